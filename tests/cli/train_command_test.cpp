@@ -81,15 +81,20 @@ TEST(TrainCommand, WritesTheDateOfAChatTemplateIntoTheRecipeOfTheRun) {
   scratch.file("dated.jinja", "{{ strftime_now('%d.%m.%Y') }}{% for m in messages %}{{ m.content }};{% endfor %}");
   scratch.file("chats.jsonl",
                R"({"messages": [{"role": "user", "content": "Hello there"}, {"role": "assistant", "content": "Good day"}]})");
-  std::vector<std::string> arguments = tiny({"train", "--out", "run", "--data", "chats.jsonl", "--set", "train.steps=2"});
-  for (const char* set : {"data.template=dated.jinja", "data.tokenizer=bytes", "eval.fraction=0", "train.global_batch=1", "data.length=8"})
-    arguments.insert(arguments.end(), {"--set", set});
-  const Outcome first = cairn(scratch, arguments);
+  const auto run = [&](const std::string& out, const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = tiny({"train", "--out", out, "--data", "chats.jsonl", "--set", "train.steps=2"});
+    for (const char* set : {"data.template=dated.jinja", "data.tokenizer=bytes", "eval.fraction=0", "train.global_batch=1",
+                            "data.length=40", "data.packing=documents"})
+      arguments.insert(arguments.end(), {"--set", set});
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return cairn(scratch, arguments);
+  };
+  const Outcome first = run("run", {});
   ASSERT_EQ(first.code, 0) << first.output;
   const std::regex line("\ntemplate_date = \"[0-9]{4}-[0-9]{2}-[0-9]{2}\"");
   EXPECT_TRUE(std::regex_search(scratch.text_of("run/recipe.toml"), line)) << scratch.text_of("run/recipe.toml");
-  arguments.insert(arguments.end(), {"--out", "other", "--set", "data.template_date=2001-13-01"});
-  EXPECT_NE(cairn(scratch, arguments).output.find("data.template_date = 2001-13-01: is no date."), std::string::npos);
+  EXPECT_NE(run("other", {"--set", "data.template_date=2001-13-01"}).output.find("data.template_date = 2001-13-01: is no date."),
+            std::string::npos);
 }
 
 TEST(TrainCommand, ADryRunWritesNothing) {

@@ -124,6 +124,77 @@ TEST(JinjaWhatFiltersGive, IsTrueAndGoneThroughOnce) {
   EXPECT_THAT(refused("{{ numbers | select | length }}"), HasSubstr("put \"| list\" before it"));
 }
 
+TEST(JinjaNumbers, AreReadFromTextsWithPrefixesAndUnderscores) {
+  EXPECT_EQ(rendered("{{ '0x1f' | int(0, 16) }} {{ '1F' | int(0, 16) }} {{ '-0b11' | int(0, 2) }} {{ '0o17' | int(0, 0) }} "
+                     "{{ '0x1f' | int(7) }} {{ '1_000' | int }} {{ '1__0' | int(5) }} {{ '010' | int(0, 0) }} {{ 'z' | int(0, 36) }}"),
+            "31 31 -3 15 7 1000 5 10 35");
+}
+
+TEST(JinjaRanges, StayRangesAndViewsOfDictsStayViews) {
+  EXPECT_EQ(
+      rendered("{{ range(3) }} {{ range(1, 9, 3) }} {{ range(5)[1:3] }} {{ range(5)[::-2] }} {{ range(3) | list }} {{ range(4)[-1] }}"),
+      "range(0, 3) range(1, 9, 3) range(1, 3) range(4, -1, -2) [0, 1, 2] 3");
+  EXPECT_EQ(rendered("{{ range(3) == [0, 1, 2] }} {{ range(3) == range(0, 3) }} {{ 2 in range(3) }} {{ range(3) | length }} "
+                     "{{ range(3) is sequence }} {{ nested.keys() is sequence }}"),
+            "False True True 3 True False");
+  EXPECT_EQ(rendered("{{ nested.keys() }} {{ {1: 2}.items() }} {{ {1: 2}.values() }} {{ nested.keys() | length }}"),
+            "dict_keys(['b', 'a', 'items']) dict_items([(1, 2)]) dict_values([2]) 3");
+}
+
+TEST(JinjaFormats, AreThoseOfPython) {
+  EXPECT_EQ(rendered("{{ '{} {}'.format(1, 'a') }} {{ '{1}{0}{x!r}'.format(1, 2, x='q') }} {{ '{n.a} {n[b]} {{}}'.format(n=nested) }}"),
+            "1 a 21'q' x 1 {}");
+  EXPECT_EQ(
+      rendered(
+          "{{ '{:>5}|{:<5}|{:^5}|{:*^7}'.format(1, 2, 'a', 'ü') }} {{ '{:05d} {:+} {:,} {:#x} {:b}'.format(-42, 3, 1234567, 255, 5) }}"),
+      "    1|2    |  a  |***ü*** -0042 +3 1,234,567 0xff 101");
+  EXPECT_EQ(rendered("{{ '{:.2f} {:.3} {:e} {:g} {:.1%} {:{w}}'.format(2.675, 1234.5, 1.5, 1e-7, 0.5, 'x', w=3) }}|"),
+            "2.67 1.23e+03 1.500000e+00 1e-07 50.0% x  |");
+  EXPECT_EQ(rendered("{{ '%s-%05.1f-%x' % ('a', 3.14159, 255) }} {{ '%(k)s%%' % {'k': [1]} }} {{ '%-4d|%r' | format(7, 'q') }}"),
+            "a-003.1-ff [1]% 7   |'q'");
+}
+
+TEST(JinjaMethods, SearchFromCharactersAndFillWidths) {
+  EXPECT_EQ(
+      rendered("{{ wide.find('日') }} {{ word.rfind('o') }} {{ word.index('o', 5) }} {{ word.find('h', 1) }} {{ word.count('l', 0, 4) }} "
+               "{{ word.startswith('World', 6) }} {{ numbers.index(2, 1) }}"),
+      "5 7 7 -1 2 True 2");
+  EXPECT_EQ(rendered("{{ 'a=b=c'.partition('=') }} {{ 'a=b=c'.rpartition('=') }} {{ 'a'.partition('=') }} [{{ 'ab'.center(5) }}] "
+                     "{{ '-7'.zfill(4) }} {{ 'x'.rjust(3, '.') }} {{ 'x'.ljust(3, '.') }} {{ 'aBc'.swapcase() }}"),
+            "('a', '=', 'b=c') ('a=b', '=', 'c') ('a', '', '') [  ab ] -007 ..x x.. AbC");
+  EXPECT_EQ(rendered("{{ 'a1'.isalnum() }} {{ 'ü'.isascii() }} {{ '12'.isdecimal() }} {{ 'ab'.islower() }} {{ 'A1'.isupper() }}"),
+            "True False True True True");
+}
+
+TEST(JinjaFilters, FindExtremesGroupsAndBatches) {
+  EXPECT_EQ(rendered("{{ numbers | max }} {{ ['b', 'A'] | min }} {{ people | max(attribute='age') }} {{ [] | max }}|"),
+            "3 A {'name': 'Ann', 'age': 3} |");
+  EXPECT_EQ(
+      rendered("{% for age, those in people | groupby('age') %}{{ age }}:{{ those | map(attribute='name') | join('+') }} {% endfor %}"
+               "{% for g in people | groupby('age') %}{{ g.grouper }}{{ g.list | length }} {% endfor %}{{ numbers | batch(2, 0) | list }} "
+               "{{ [1, 2, 3] | slice(2) | list }}"),
+      "0:bob 3:Ann 01 31 [[3, 1], [2, 0]] [[1, 2], [3]]");
+  EXPECT_EQ(rendered("{{ 'one two three four' | truncate(9, leeway=0) }} {{ 'a b_c d' | wordcount }} {{ nested | attr('b') is defined }} "
+                     "{{ 'max' is filter }} {{ 'max' is test }} {{ dict([(1, 2)], a=3) }}"),
+            "one... 3 False True False {1: 2, 'a': 3}");
+}
+
+TEST(JinjaLoops, HaveADepthOnlyWhereTheyCallThemselves) {
+  EXPECT_EQ(rendered("{% for a in [1] %}{{ loop.depth }}{% for b in [1] %}{{ loop.depth }}{{ loop.depth0 }}{% endfor %}{% endfor %}"),
+            "110");
+  EXPECT_EQ(rendered("{% for x in [1, [2, [3]], 4] recursive %}{% if x is iterable %}<{{ loop(x) }}>{% else %}{{ loop.depth }}:{{ x }} "
+                     "{% endif %}{% endfor %}"),
+            "1:1 <2:2 <3:3 >>1:4 ");
+}
+
+TEST(JinjaFunctions, GoRoundAndJoin) {
+  EXPECT_EQ(
+      rendered("{% set c = cycler('a', 'b') %}{{ c.next() }}{{ c.next() }}{{ c.next() }}{{ c.current }}{{ c.reset() }}{{ c.current }}"),
+      "ababNonea");
+  EXPECT_EQ(rendered("{% set j = joiner('; ') %}{% for n in numbers %}{{ j() }}{{ n }}{% endfor %}"), "3; 1; 2");
+  EXPECT_EQ(rendered("{{ self }} {{ self is defined }} {{ self.x is defined }}"), "<TemplateReference None> True False");
+}
+
 struct Refusal {
   const char* text;
   const char* says;
@@ -161,7 +232,21 @@ TEST(JinjaErrors, NameTheLineAndTheCulprit) {
            {"{{ 1 < 'a' }}", "int and string cannot be compared"},
            {"{{ 1 / 0 }}", "a division by zero"},
            {"{{ 2 ** 70 }}", "more than 64 bits"},
-           {"{{ '%s' % 1 }}", "formatting) is not supported"},
+           {"{{ '%d' % 'a' }}", "%d needs a number, not string"},
+           {"{{ '%s %s' % 1 }}", "% has more fields than values"},
+           {"{{ '%s' % (1, 2) }}", "% was given 2 values and used 1"},
+           {"{{ '{} {}'.format(1) }}", "format: there is no argument 1"},
+           {"{{ '{} {0}'.format(1) }}", "fields with and without numbers do not mix"},
+           {"{{ '{:x}'.format('a') }}", "the format 'x' is not for a string"},
+           {"{{ '{'.format() }}", "format: \"{\" has no \"}\""},
+           {"{{ word.index('z') }}", "index: the string does not hold it"},
+           {"{{ word | random }}", "the filter 'random' is not supported"},
+           {"{{ range(3) | tojson }}", "tojson: range cannot be written as JSON"},
+           {"{{ nested.items()[:1] }}", "a dict_items has no slices"},
+           {"{{ cycler() }}", "cycler needs items to go round in"},
+           {"{{ self() }}", "self cannot be called: there are no blocks"},
+           {"{% for x in [1] %}{{ loop([]) }}{% endfor %}", "only if its tag ends with \"recursive\""},
+           {"{{ '99999999999999999999' | int }}", "more than 64 bits"},
            {"{{ numbers.append(1) }}", "list.append() would change a list, which transformers does not allow either: write list + [item]"},
            {"{{ word.encode() }}", "a string has no method 'encode'"},
            {"{{ open('/etc/passwd') }}", "'open' is undefined and cannot be called"},
@@ -198,6 +283,15 @@ TEST(JinjaBounds, StopWhatDoesNotEnd) {
       refused("{% set n = namespace(s=[1]) %}{% for i in range(60) %}{% set n.s = [n.s, n.s] %}{% endfor %}{{ n.s == n.s[:] }}{{ n.s }}"),
       HasSubstr("more than"));
   EXPECT_THAT(refused("{{ range(100001) }}"), HasSubstr("more than 100000 numbers"));
+  EXPECT_THAT(refused("{{ range(" + nines + ") }}"), HasSubstr("more than 100000 numbers"));
+  EXPECT_THAT(refused("{% for a in [1] recursive %}{{ loop([1]) }}{% endfor %}"), HasSubstr("too deep"));
+  for (const std::string& wide :
+       {"'{:" + nines + "}'.format(1)", "'{:." + nines + "f}'.format(1)", "'%" + nines + "d' % 1", "'%." + nines + "f' % 1",
+        "'{:{w}}'.format(1, w=" + nines + ")", "'a'.center(" + nines + ")", "'a'.zfill(" + nines + ")", "'a' | center(" + nines + ")"})
+    EXPECT_THAT(refused("{{ " + wide + " }}"), HasSubstr("10000")) << wide;
+  EXPECT_THAT(refused("{{ [1] | batch(" + nines + ", 0) | list }}"), HasSubstr("makes more than 192 MB"));
+  EXPECT_THAT(refused("{{ [1] | slice(" + nines + ") | list }}"), HasSubstr("makes more than 192 MB"));
+  EXPECT_THAT(refused("{% set x = 'x' * 1000000 %}{{ ('{0}' * 1000).format(x) }}"), HasSubstr("makes more than 192 MB"));
 }
 
 TEST(JinjaBounds, HoldDepthAndSizeOfTheTemplate) {

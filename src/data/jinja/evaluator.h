@@ -63,7 +63,8 @@ class Evaluator {
   std::string capture(const Block& body, std::shared_ptr<Scope> scope);
   void assign(const Target& target, const Value& value);
   void declare(const std::string& name, Value value);
-  Values chosen_items(const For& loop);
+  Values chosen_items(const For& loop, const Value& all);
+  ControlFlow run_loop(const For& loop, const Value& all, int depth);
 
   // Expressions (jinja_eval.cpp).
   Value evaluate(const Expression& expression);
@@ -81,7 +82,10 @@ class Evaluator {
   Value call(const Expression& expression, const Value* caller = nullptr);
   Value call_macro(const Macro& macro, const CallArguments& arguments, const Value* caller);
   Value call_global(const std::string& name, const CallArguments& arguments);
-  Value make_range(const CallArguments& arguments);
+  Value call_loop(const Loop& loop, const CallArguments& arguments);
+  Value call_joiner(const Joiner& joiner, const CallArguments& arguments);
+  Value call_range(const CallArguments& arguments);
+  Value call_dict(const CallArguments& arguments);
   Value make_namespace(const CallArguments& arguments);
 
   const Block& body_;
@@ -92,7 +96,6 @@ class Evaluator {
   RenderedTemplate rendered_;
   Value captured_;
   int depth_ = 0;
-  int loops_ = 0;
   bool generating_ = false;
   std::vector<std::shared_ptr<Namespace>> namespaces_;  // emptied at the end, because one may hold a reference to itself
 };

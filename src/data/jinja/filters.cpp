@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <cstdlib>
 
 #include "data/jinja/builtins.h"
+#include "data/jinja/filter_call.h"
 #include "data/jinja/lookup.h"
 #include "data/jinja/operators.h"
 #include "data/jinja/print.h"
@@ -12,16 +12,6 @@
 
 namespace cairn::data::jinja {
 namespace {
-
-struct FilterCall {
-  const Value& input;
-  const CallArguments& arguments;
-  ArgumentReader& take;
-  TemplateBudget& budget;
-
-  std::string text() const { return to_text(input, budget); }
-  Value give(std::string_view made) const { return make_text(std::string(made), budget); }
-};
 
 Value trim(FilterCall& c) {
   const auto characters = c.take.take("chars");
@@ -152,52 +142,6 @@ Value filter_items(FilterCall& c, Keep keep, bool by_attribute) {
   return give_once(std::move(kept), c);
 }
 
-std::optional<int64_t> whole_number(std::string_view digits, int base) {
-  std::string plain(strip(digits));
-  std::erase(plain, '_');
-  std::string_view rest = plain;
-  if (rest.starts_with('+')) rest.remove_prefix(1);
-  int64_t number = 0;
-  const auto read = std::from_chars(rest.data(), rest.data() + rest.size(), number, base);
-  if (rest.empty() || read.ec != std::errc() || read.ptr != rest.data() + rest.size()) return std::nullopt;
-  return number;
-}
-
-std::optional<double> real_number(const Value& value) {
-  if (value.is_number()) return value.number();
-  if (!value.is_text()) return std::nullopt;
-  std::string plain(strip(value.text()));
-  double number = 0;
-  const char* begin = plain.data() + plain.starts_with('+');
-  const auto read = std::from_chars(begin, plain.data() + plain.size(), number);
-  if (plain.empty() || read.ec != std::errc() || read.ptr != plain.data() + plain.size()) return std::nullopt;
-  return number;
-}
-
-void refuse_undefined_number(FilterCall& c) {
-  if (c.input.is_undefined()) c.budget.fail("{} is undefined and no number", c.input.undefined_name());
-}
-
-Value integer_of(FilterCall& c) {
-  const Value otherwise = c.take.take("default").value_or(Value(int64_t{0}));
-  const int64_t base = c.take.integer_or("base", 10);
-  if (base < 2 || base > 36) c.budget.fail("filter 'int': 'base' is {}, and must be 2 to 36", base);
-  refuse_undefined_number(c);
-  if (c.input.is_integer()) return c.input.integer();
-  if (c.input.is_text())
-    if (const auto number = whole_number(c.input.text(), static_cast<int>(base))) return *number;
-  const auto number = real_number(c.input);
-  if (!number || !(std::abs(*number) < 9.2e18)) return otherwise;
-  return static_cast<int64_t>(*number);
-}
-
-Value float_of(FilterCall& c) {
-  const Value otherwise = c.take.take("default").value_or(Value(0.0));
-  refuse_undefined_number(c);
-  const auto number = real_number(c.input);
-  return number ? Value(*number) : otherwise;
-}
-
 Value rounded(FilterCall& c) {
   const int64_t precision = c.take.integer_or("precision", 0);
   const std::string method = c.take.text_or("method", "common");
@@ -211,20 +155,6 @@ Value rounded(FilterCall& c) {
   const double scale = std::pow(10.0, static_cast<double>(precision));
   const double scaled = c.input.number() * scale;
   return (method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale;
-}
-
-// The sort key: texts ignore case unless case_sensitive is set.
-Value sort_key(const Value& value, bool case_sensitive) { return value.is_text() && !case_sensitive ? Value(lower(value.text())) : value; }
-
-Value sorted_by(Values items, const Values& keys, bool reverse, FilterCall& c) {
-  std::vector<size_t> places(items.size());
-  for (size_t i = 0; i < places.size(); ++i) places[i] = i;
-  std::stable_sort(places.begin(), places.end(), [&](size_t left, size_t right) {
-    return reverse ? order(keys[right], keys[left], c.budget) < 0 : order(keys[left], keys[right], c.budget) < 0;
-  });
-  Values made;
-  for (const size_t place : places) made.push_back(items[place]);
-  return make_list(std::move(made), c.budget);
 }
 
 Value pairs_filter(FilterCall& c) {
@@ -241,7 +171,7 @@ Value sorted_pairs(FilterCall& c) {
   if (!c.input.is_dict()) c.budget.fail("filter 'dictsort' needs a dict, not {}", type_name(c.input));
   Values keys;
   for (const auto& [key, value] : c.input.dict().entries) keys.push_back(sort_key(by == "key" ? key : value, case_sensitive));
-  return sorted_by(items_of(pairs_filter(c), c.budget), keys, reverse, c);
+  return make_list(in_order(items_of(pairs_filter(c), c.budget), keys, reverse, c.budget), c.budget);
 }
 
 Value sorted_items(FilterCall& c) {
@@ -252,7 +182,7 @@ Value sorted_items(FilterCall& c) {
   Values keys;
   for (const Value& item : items)
     keys.push_back(sort_key(attribute && !attribute->is_none() ? get_path(item, *attribute, c.budget) : item, case_sensitive));
-  return sorted_by(items, keys, reverse, c);
+  return make_list(in_order(items, keys, reverse, c.budget), c.budget);
 }
 
 Value unique_items(FilterCall& c) {
@@ -325,13 +255,18 @@ struct KnownFilter {
 
 constexpr auto kFilters = std::to_array<KnownFilter>({
     {"abs", absolute},
+    {"attr", [](FilterCall& c) { return get_own_attribute(c.input, c.take.text("name"), c.budget); }},
+    {"batch", batches},
     {"capitalize", [](FilterCall& c) { return c.give(capitalize(c.text())); }},
+    {"center", centered},
     {"count", [](FilterCall& c) { return Value(length(c.input, c.budget)); }},
     {"d", default_of},
     {"default", default_of},
     {"dictsort", sorted_pairs},
     {"first", first_of},
     {"float", float_of},
+    {"format", formatted, true},
+    {"groupby", group_by},
     {"indent", indented},
     {"int", integer_of},
     {"items", [](FilterCall& c) { return give_once(items_of(pairs_filter(c), c.budget), c); }},
@@ -341,6 +276,8 @@ constexpr auto kFilters = std::to_array<KnownFilter>({
     {"list", [](FilterCall& c) { return make_list(items_of(c.input, c.budget), c.budget); }},
     {"lower", [](FilterCall& c) { return c.give(lower(c.text())); }},
     {"map", map_items, true},
+    {"max", largest},
+    {"min", smallest},
     {"reject", [](FilterCall& c) { return filter_items(c, Keep::where_not, false); }, true},
     {"rejectattr", [](FilterCall& c) { return filter_items(c, Keep::where_not, true); }, true},
     {"replace", replace_in},
@@ -349,20 +286,33 @@ constexpr auto kFilters = std::to_array<KnownFilter>({
     {"safe", [](FilterCall& c) { return c.give(c.text()); }},
     {"select", [](FilterCall& c) { return filter_items(c, Keep::where_it_holds, false); }, true},
     {"selectattr", [](FilterCall& c) { return filter_items(c, Keep::where_it_holds, true); }, true},
+    {"slice", slices},
     {"sort", sorted_items},
     {"string", [](FilterCall& c) { return c.give(c.text()); }},
     {"sum", sum_of},
     {"title", title_words},
     {"tojson", json_of},
     {"trim", trim},
+    {"truncate", truncated},
     {"unique", unique_items},
     {"upper", [](FilterCall& c) { return c.give(upper(c.text())); }},
+    {"wordcount", word_count},
 });
+
+// Filters of Jinja that chat templates have no use for.
+constexpr auto kRefusedFilters = std::to_array<std::string_view>(
+    {"e", "escape", "filesizeformat", "forceescape", "pprint", "random", "striptags", "urlencode", "urlize", "wordwrap", "xmlattr"});
 
 }  // namespace
 
+bool has_filter(std::string_view name) {
+  return std::any_of(kFilters.begin(), kFilters.end(), [&](const KnownFilter& filter) { return name == filter.name; });
+}
+
 Value apply_filter(const std::string& name, const Value& input, const CallArguments& arguments, TemplateBudget& budget) {
   const auto known = std::find_if(kFilters.begin(), kFilters.end(), [&](const KnownFilter& filter) { return name == filter.name; });
+  if (std::find(kRefusedFilters.begin(), kRefusedFilters.end(), name) != kRefusedFilters.end())
+    budget.fail("the filter '{}' is not supported", name);
   if (known == kFilters.end()) {
     std::vector<std::string> names;
     for (const KnownFilter& filter : kFilters) names.emplace_back(filter.name);

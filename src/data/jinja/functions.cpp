@@ -1,15 +1,10 @@
 // Evaluator: calls of macros, methods and the built-in functions.
 #include "data/jinja/builtins.h"
 #include "data/jinja/evaluator.h"
+#include "data/jinja/loop.h"
 #include "data/jinja/print.h"
 
 namespace cairn::data::jinja {
-namespace {
-
-constexpr int64_t kRange = 100'000;  // the limit of Jinja's sandbox
-
-}  // namespace
-
 Value Evaluator::call(const Expression& expression, const Value* caller) {
   const Expression& callee = *expression.parts[0];
   const Value called = evaluate(callee);
@@ -24,9 +19,16 @@ Value Evaluator::call(const Expression& expression, const Value* caller) {
   const CallArguments arguments = evaluate(expression.arguments);
   if (called.is<std::shared_ptr<const Method>>()) return call_method(*called.as<std::shared_ptr<const Method>>(), arguments, budget_);
   if (called.is<std::shared_ptr<const Macro>>()) return call_macro(*called.as<std::shared_ptr<const Macro>>(), arguments, caller);
+  if (called.is<std::shared_ptr<const Loop>>()) return call_loop(*called.as<std::shared_ptr<const Loop>>(), arguments);
+  if (called.is<std::shared_ptr<const Joiner>>()) return call_joiner(*called.as<std::shared_ptr<const Joiner>>(), arguments);
   if (called.is<Global>()) return call_global(called.as<Global>().name, arguments);
   if (called.is_undefined()) budget_.fail("{} is undefined and cannot be called", called.undefined_name());
   budget_.fail("a {} cannot be called", type_name(called));
+}
+
+Value Evaluator::call_joiner(const Joiner& joiner, const CallArguments& arguments) {
+  ArgumentReader("a joiner", arguments, budget_).done();
+  return std::exchange(joiner.used, true) ? joiner.separator : Value(std::string());
 }
 
 Value Evaluator::call_macro(const Macro& macro, const CallArguments& arguments, const Value* caller) {
@@ -38,7 +40,6 @@ Value Evaluator::call_macro(const Macro& macro, const CallArguments& arguments, 
   ArgumentReader take(called, arguments, budget_);
   const auto scope = std::make_shared<Scope>(Scope{.outer = outer});
   const auto before = std::exchange(scope_, scope);
-  const int loops = std::exchange(loops_, 0);
   try {
     for (const Parameter& parameter : body.parameters) {
       auto value = take.take(parameter.name);
@@ -49,7 +50,6 @@ Value Evaluator::call_macro(const Macro& macro, const CallArguments& arguments, 
     if (caller != nullptr) declare("caller", *caller);
     std::string text = capture(body.body, scope);
     scope_ = before;
-    loops_ = loops;
     return Value(std::move(text));
   } catch (...) {
     scope_ = before;
@@ -57,24 +57,38 @@ Value Evaluator::call_macro(const Macro& macro, const CallArguments& arguments, 
   }
 }
 
-Value Evaluator::make_range(const CallArguments& arguments) {
+Value Evaluator::call_range(const CallArguments& arguments) {
   ArgumentReader take("range", arguments, budget_);
   const Value given = take.require("start");
   if (!given.is_integer()) budget_.fail("range goes from {}, and must go from a whole number", type_name(given));
   const auto stop = take.take("stop");
   if (stop && !stop->is_integer()) budget_.fail("range goes to {}, and must go to a whole number", type_name(*stop));
-  const int64_t stride = take.integer_or("step", 1);
+  const int64_t step = take.integer_or("step", 1);
   take.done();
-  if (stride == 0) budget_.fail("range has the step 0");
-  const int64_t first = stop ? given.integer() : 0;
-  const int64_t last = stop ? stop->integer() : given.integer();
-  Values items;
-  for (int64_t i = first; stride > 0 ? i < last : i > last;) {
-    if (static_cast<int64_t>(items.size()) == kRange) budget_.fail("range has more than {} numbers", kRange);
-    items.emplace_back(i);
-    if (__builtin_add_overflow(i, stride, &i)) break;
+  return make_range({stop ? given.integer() : 0, stop ? stop->integer() : given.integer(), step}, budget_);
+}
+
+// dict(a=1), dict(other), dict([(key, value), ...]).
+Value Evaluator::call_dict(const CallArguments& arguments) {
+  std::vector<Entry> entries;
+  const auto put = [&](const Value& key, const Value& value) {
+    check_key(key, budget_);
+    for (Entry& known : entries)
+      if (equal(known.first, key, budget_)) return void(known.second = value);
+    entries.emplace_back(key, value);
+  };
+  if (arguments.positional.size() > 1) budget_.fail("dict was given {} arguments and takes 1", arguments.positional.size());
+  for (const Value& from : arguments.positional) {
+    if (from.is_dict()) entries = from.dict().entries;
+    if (from.is_dict()) continue;
+    for (const Value& pair : items_of(from, budget_)) {
+      const Values both = items_of(pair, budget_);
+      if (both.size() != 2) budget_.fail("dict was given {} items instead of a key and a value", both.size());
+      put(both[0], both[1]);
+    }
   }
-  return make_list(std::move(items), budget_);
+  for (const auto& [key, value] : arguments.named) put(make_text(key, budget_), value);
+  return make_dict(std::move(entries), budget_);
 }
 
 Value Evaluator::make_namespace(const CallArguments& arguments) {
@@ -90,15 +104,21 @@ Value Evaluator::make_namespace(const CallArguments& arguments) {
 }
 
 Value Evaluator::call_global(const std::string& name, const CallArguments& arguments) {
-  if (name == "range") return make_range(arguments);
+  if (name == "range") return call_range(arguments);
   if (name == "namespace") return make_namespace(arguments);
-  if (name == "dict") {
-    if (!arguments.positional.empty()) budget_.fail("dict takes named values only");
-    std::vector<Entry> entries;
-    for (const auto& [key, value] : arguments.named) entries.emplace_back(make_text(key, budget_), value);
-    return make_dict(std::move(entries), budget_);
+  if (name == "dict") return call_dict(arguments);
+  if (name == "cycler") {
+    if (arguments.positional.empty() || !arguments.named.empty()) budget_.fail("cycler needs items to go round in, without names");
+    budget_.bytes(arguments.positional.size() * sizeof(Value));
+    return std::make_shared<const Cycler>(Cycler{arguments.positional});
   }
   ArgumentReader take(name, arguments, budget_);
+  if (name == "joiner") {
+    const Value separator = take.take("sep").value_or(Value(std::string(", ")));
+    take.done();
+    return std::make_shared<const Joiner>(Joiner{separator});
+  }
+  if (name == "self") budget_.fail("self cannot be called: there are no blocks");
   const Value argument = take.require(name == "raise_exception" ? "message" : "format");
   take.done();
   if (name == "raise_exception") budget_.fail("the template refuses this conversation: {}", to_text(argument, budget_));

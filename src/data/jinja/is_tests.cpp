@@ -24,8 +24,7 @@ bool is_rest(TestCall& call, int64_t divisor, int64_t rest) {
   return truth(apply(Operator::equal, apply(Operator::modulo, call.value, divisor, call.budget), rest, call.budget));
 }
 
-bool is_once(const Value& value) { return value.is_list() && value.list().form == List::Form::once; }
-bool is_sequence(const Value& value) { return value.is_text() || value.is_list() || value.is_dict() || value.is_undefined(); }
+bool is_iterable(const Value& value) { return value.is_text() || value.is_list() || value.is_dict() || value.is_undefined(); }
 
 // str.isupper and str.islower: at least one cased character, and none of the other case.
 bool is_in_case(TestCall& call, std::string (*in_case)(std::string_view)) {
@@ -50,11 +49,13 @@ constexpr auto kTests = std::to_array<KnownTest>({
     {"true", [](TestCall& c) { return c.value.is_bool() && truth(c.value); }},
     {"false", [](TestCall& c) { return c.value.is_bool() && !truth(c.value); }},
     {"mapping", [](TestCall& c) { return c.value.is_dict(); }},
-    {"iterable", [](TestCall& c) { return is_sequence(c.value); }},
-    {"sequence", [](TestCall& c) { return is_sequence(c.value) && !is_once(c.value); }},
+    {"iterable", [](TestCall& c) { return is_iterable(c.value); }},
+    {"sequence", [](TestCall& c) { return is_iterable(c.value) && (!c.value.is_list() || c.value.list().has_indices()); }},
     {"callable",
      [](TestCall& c) {
-       return c.value.is<std::shared_ptr<const Macro>>() || c.value.is<std::shared_ptr<const Method>>() || c.value.is<Global>();
+       return c.value.is<std::shared_ptr<const Macro>>() || c.value.is<std::shared_ptr<const Method>>() ||
+              c.value.is<std::shared_ptr<const Joiner>>() || c.value.is<std::shared_ptr<const Loop>>() ||
+              (c.value.is<Global>() && c.value.as<Global>().name != std::string_view("self"));
      }},
     {"even", [](TestCall& c) { return is_rest(c, 2, 0); }},
     {"odd", [](TestCall& c) { return is_rest(c, 2, 1); }},
@@ -82,9 +83,15 @@ constexpr auto kTests = std::to_array<KnownTest>({
     {">", compare_with<Operator::above>},
     {"ge", compare_with<Operator::at_least>},
     {">=", compare_with<Operator::at_least>},
+    {"filter", [](TestCall& c) { return c.value.is_text() && has_filter(c.value.text()); }},
+    {"test", [](TestCall& c) { return c.value.is_text() && has_test(c.value.text()); }},
 });
 
 }  // namespace
+
+bool has_test(std::string_view name) {
+  return std::any_of(kTests.begin(), kTests.end(), [&](const KnownTest& test) { return name == test.name; });
+}
 
 bool apply_test(const std::string& name, const Value& value, const CallArguments& arguments, TemplateBudget& budget) {
   const auto known = std::find_if(kTests.begin(), kTests.end(), [&](const KnownTest& test) { return name == test.name; });

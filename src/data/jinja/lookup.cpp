@@ -30,6 +30,11 @@ std::optional<Value> own_attribute(const Value& value, const std::string& name) 
     Value found = loop_attribute(*value.as<SharedLoop>(), name);
     if (!found.is_undefined()) return found;
   }
+  if (value.is_list() && value.list().is_group && (name == "grouper" || name == "list")) return value.list().items[name == "list"];
+  if (name == "current" && value.is<std::shared_ptr<const Cycler>>()) {
+    const Cycler& cycler = *value.as<std::shared_ptr<const Cycler>>();
+    return cycler.items[cycler.at];
+  }
   if (has_method(value, name)) return Value(std::make_shared<const Method>(Method{value, name}));
   return std::nullopt;
 }
@@ -41,7 +46,7 @@ std::optional<Value> own_item(const Value& value, const Value& key, TemplateBudg
     if (found != nullptr) return *found;
     return std::nullopt;
   }
-  const bool countable = value.is_text() || (value.is_list() && value.list().form != List::Form::once);
+  const bool countable = value.is_text() || (value.is_list() && value.list().has_indices());
   if (!countable || !key.is_integer()) return std::nullopt;
   if (value.is_text()) budget.step(static_cast<int64_t>(value.text().size()) / 8);
   const int64_t count = length(value, budget);
@@ -78,6 +83,22 @@ std::vector<int64_t> indices(const Slice& slice, int64_t count, TemplateBudget& 
   return taken;
 }
 
+// Python keeps a part of a range a range. Its bounds fit in 64 bits: there are at most 100,000 numbers, all of them inside the old bounds,
+// except for the last bound, which may lie one step further.
+Value slice_of_range(const List& list, const Slice& slice, TemplateBudget& budget) {
+  const auto [start, stop, step] = list.bounds;
+  const int64_t stride = slice.stride.value_or(1);
+  if (stride == 0) budget.fail("a slice has the step 0");
+  const auto [first, last] = bounds(slice, static_cast<int64_t>(list.items.size()));
+  const auto at = [&](int64_t index, int64_t& into) {
+    return !__builtin_mul_overflow(index, step, &into) && !__builtin_add_overflow(into, start, &into);
+  };
+  std::array<int64_t, 3> made{};
+  if (!at(first, made[0]) || !at(last, made[1]) || __builtin_mul_overflow(step, stride, &made[2]))
+    budget.fail("a part of a range has bounds of more than 64 bits");
+  return make_range(made, budget);
+}
+
 }  // namespace
 
 Value get_attribute(const Value& value, const std::string& name, TemplateBudget& budget) {
@@ -88,6 +109,11 @@ Value get_attribute(const Value& value, const std::string& name, TemplateBudget&
     if (const Value* found = find(value.dict(), name)) return *found;
   }
   return Value::undefined(part_name(value, name));
+}
+
+Value get_own_attribute(const Value& value, const std::string& name, TemplateBudget& budget) {
+  refuse_undefined(value, name, budget);
+  return own_attribute(value, name).value_or(Value::undefined(part_name(value, name)));
 }
 
 Value get_item(const Value& value, const Value& key, TemplateBudget& budget) {
@@ -130,7 +156,8 @@ Value get_slice(const Value& value, const Slice& slice, TemplateBudget& budget) 
     for (const int64_t i : indices(slice, static_cast<int64_t>(characters.size()), budget)) made += characters[static_cast<size_t>(i)];
     return make_text(std::move(made), budget);
   }
-  if (!value.is_list() || value.list().form == List::Form::once) return Value::undefined(part_name(value, "slice"));
+  if (!value.is_list() || !value.list().has_indices()) budget.fail("a {} has no slices", type_name(value));
+  if (value.list().form == List::Form::range) return slice_of_range(value.list(), slice, budget);
   Values made;
   for (const int64_t i : indices(slice, static_cast<int64_t>(value.list().items.size()), budget))
     made.push_back(value.list().items[static_cast<size_t>(i)]);

@@ -9,6 +9,8 @@ namespace cairn::data::jinja {
 
 // `value.name`: methods take precedence over keys. Undefined where there is neither; refused on an undefined value.
 Value get_attribute(const Value& value, const std::string& name, TemplateBudget& budget);
+// The same without the keys of a dict, as the filter attr has it.
+Value get_own_attribute(const Value& value, const std::string& name, TemplateBudget& budget);
 // `value[key]`: keys take precedence over methods.
 Value get_item(const Value& value, const Value& key, TemplateBudget& budget);
 // The path of map(attribute="a.b") and selectattr: names and numbers separated by dots.

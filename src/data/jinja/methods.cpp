@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "data/jinja/builtins.h"
+#include "data/jinja/format_text.h"
 #include "data/jinja/loop.h"
 #include "data/jinja/operators.h"
 #include "data/jinja/print.h"
@@ -12,6 +14,7 @@ namespace cairn::data::jinja {
 namespace {
 
 using SharedLoopValue = std::shared_ptr<const Loop>;
+using SharedCycler = std::shared_ptr<const Cycler>;
 
 // The arguments of a method implementation.
 struct MethodCall {
@@ -47,12 +50,37 @@ Value split_text(MethodCall& call, bool from_right) {
   return texts(split_at(text, separator->text(), splits, from_right), call.budget);
 }
 
+// The part of a text from character `start` up to `end`, in which methods like find look.
+struct Window {
+  std::string_view text;
+  int64_t first = 0;  // its first character
+};
+
+// Reads the last two arguments of such a method. None where the part begins after the end of the text.
+std::optional<Window> window_of(MethodCall& call) {
+  const std::string& text = call.self.text();
+  const auto start = call.take.take("start"), end = call.take.take("end");
+  if (!start && !end) return Window{text};
+  const int64_t count = character_count(text);
+  const auto bound = [&](const std::optional<Value>& given, int64_t otherwise) {
+    if (!given || given->is_none()) return otherwise;
+    if (!given->is_integer()) call.budget.fail("a text is searched from {}, and must be from a whole number", type_name(*given));
+    return given->integer() < 0 ? std::max<int64_t>(given->integer() + count, 0) : given->integer();
+  };
+  const int64_t first = bound(start, 0), last = std::min(bound(end, count), count);
+  if (first > count || first > last) return std::nullopt;
+  const std::string_view rest = std::string_view(text).substr(byte_of_character(text, first));
+  return Window{rest.substr(0, byte_of_character(rest, last - first)), first};
+}
+
 // startswith and endswith accept a string or a tuple of strings.
 bool any_of(MethodCall& call, bool (*fits)(std::string_view, std::string_view)) {
   const Value wanted = call.take.require("prefix");
+  const std::optional<Window> window = window_of(call);
+  if (!window) return false;
   const auto check = [&](const Value& one) {
     if (!one.is_text()) call.budget.fail("startswith and endswith take a string or a tuple of strings, not {}", type_name(one));
-    return fits(call.self.text(), one.text());
+    return fits(window->text, one.text());
   };
   if (!wanted.is_list() || wanted.list().form != List::Form::tuple) return check(wanted);
   return std::any_of(wanted.list().items.begin(), wanted.list().items.end(), check);
@@ -61,11 +89,70 @@ bool any_of(MethodCall& call, bool (*fits)(std::string_view, std::string_view)) 
 bool begins(std::string_view text, std::string_view with) { return text.starts_with(with); }
 bool ends(std::string_view text, std::string_view with) { return text.ends_with(with); }
 
-int64_t place(MethodCall& call) {
+// find and rfind: the character at which a part stands, or -1.
+int64_t place(MethodCall& call, bool last) {
   const std::string part = call.take.text("sub");
-  const size_t at = find_text(call.self.text(), part);
-  return at == std::string_view::npos ? -1 : character_count(std::string_view(call.self.text()).substr(0, at));
+  const std::optional<Window> window = window_of(call);
+  if (!window) return -1;
+  if (last) call.budget.bytes(window->text.size());
+  const size_t at = last ? find_last_text(window->text, part) : find_text(window->text, part);
+  return at == std::string_view::npos ? -1 : window->first + character_count(window->text.substr(0, at));
 }
+
+// index and rindex.
+int64_t place_or_refuse(MethodCall& call, bool last) {
+  const int64_t found = place(call, last);
+  if (found < 0) call.budget.fail("index: the string does not hold it");
+  return found;
+}
+
+int64_t occurrences(MethodCall& call) {
+  const std::string part = call.take.text("sub");
+  const std::optional<Window> window = window_of(call);
+  if (!window) return 0;
+  call.budget.bytes(window->text.size() * sizeof(size_t) / (part.size() + 1));
+  if (part.empty()) return character_count(window->text) + 1;
+  return static_cast<int64_t>(find_all(window->text, part, -1).size());
+}
+
+// center, ljust, rjust, and zfill, which puts zeros after the sign.
+Value at_width(MethodCall& call, Ends sides, bool zeros = false) {
+  constexpr int64_t kWidth = 10'000;
+  const Value width = call.take.require("width");
+  if (!width.is_integer() || width.integer() > kWidth) call.budget.fail("a width must be a whole number up to {}", kWidth);
+  const std::string fill = zeros ? "0" : call.take.text_or("fillchar", " ");
+  if (character_count(fill) != 1) call.budget.fail("a text is filled with one character, not with '{}'", fill.substr(0, 100));
+  std::string_view text = call.self.text();
+  std::string sign;
+  if (zeros && (text.starts_with('-') || text.starts_with('+'))) {
+    sign = text.substr(0, 1);
+    text.remove_prefix(1);
+  }
+  call.budget.bytes(static_cast<size_t>(kWidth) * fill.size());
+  return make_text(sign + justified(text, width.integer() - static_cast<int64_t>(sign.size()), fill, sides), call.budget);
+}
+
+// partition and rpartition: what lies before a separator, the separator, and what lies after it.
+Value parted(MethodCall& call, bool last) {
+  const std::string separator = call.take.text("sep");
+  if (separator.empty()) call.budget.fail("partition takes a string that is not empty as its separator");
+  const std::string_view text = call.self.text();
+  call.budget.bytes(text.size());
+  const size_t at = last ? find_last_text(text, separator) : find_text(text, separator);
+  const bool found = at != std::string_view::npos;
+  const Value whole = made(text, call.budget), none = made("", call.budget);
+  if (!found) return make_list(last ? Values{none, none, whole} : Values{whole, none, none}, call.budget, List::Form::tuple);
+  return make_list(
+      {made(text.substr(0, at), call.budget), made(separator, call.budget), made(text.substr(at + separator.size()), call.budget)},
+      call.budget, List::Form::tuple);
+}
+
+// islower and isupper: at least one character with case, and none of the other one.
+bool in_one_case(const std::string& text, std::string (*in_case)(std::string_view)) {
+  return in_case(text) == text && upper(text) != lower(text);
+}
+
+bool only_digits(const std::string& text) { return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos; }
 
 Value without(MethodCall& call, bool suffix) {
   const std::string part = call.take.text(suffix ? "suffix" : "prefix");
@@ -89,13 +176,13 @@ Value joined(MethodCall& call) {
 Value pairs_of(const Dict& dict, TemplateBudget& budget) {
   Values pairs;
   for (const auto& [key, value] : dict.entries) pairs.push_back(make_list({key, value}, budget, List::Form::tuple));
-  return make_list(std::move(pairs), budget);
+  return make_list(std::move(pairs), budget, List::Form::pairs);
 }
 
 Value values_of(const Dict& dict, TemplateBudget& budget) {
   Values values;
   for (const auto& [_, value] : dict.entries) values.push_back(value);
-  return make_list(std::move(values), budget);
+  return make_list(std::move(values), budget, List::Form::values);
 }
 
 Value get_or(MethodCall& call) {
@@ -134,26 +221,36 @@ constexpr auto kTextMethods = std::to_array<Known>({
     {"title", [](MethodCall& c) { return make_text(title(c.self.text()), c.budget); }},
     {"capitalize", [](MethodCall& c) { return make_text(capitalize(c.self.text()), c.budget); }},
     {"join", joined},
-    {"find", [](MethodCall& c) { return Value(place(c)); }},
-    {"count",
-     [](MethodCall& c) {
-       const std::string part = c.take.text("sub");
-       c.budget.bytes(c.self.text().size() * sizeof(size_t) / (part.size() + 1));
-       if (part.empty()) return Value(character_count(c.self.text()) + 1);
-       return Value(static_cast<int64_t>(find_all(c.self.text(), part, -1).size()));
-     }},
+    {"find", [](MethodCall& c) { return Value(place(c, false)); }},
+    {"rfind", [](MethodCall& c) { return Value(place(c, true)); }},
+    {"index", [](MethodCall& c) { return Value(place_or_refuse(c, false)); }},
+    {"rindex", [](MethodCall& c) { return Value(place_or_refuse(c, true)); }},
+    {"count", [](MethodCall& c) { return Value(occurrences(c)); }},
+    {"partition", [](MethodCall& c) { return parted(c, false); }},
+    {"rpartition", [](MethodCall& c) { return parted(c, true); }},
+    {"center", [](MethodCall& c) { return at_width(c, {}); }},
+    {"ljust", [](MethodCall& c) { return at_width(c, {.left = false, .right = true}); }},
+    {"rjust", [](MethodCall& c) { return at_width(c, {.left = true, .right = false}); }},
+    {"zfill", [](MethodCall& c) { return at_width(c, {.left = true, .right = false}, true); }},
+    {"swapcase", [](MethodCall& c) { return make_text(swap_case(c.self.text()), c.budget); }},
+    {"format", nullptr},  // handled in call_method: any arguments
     {"removeprefix", [](MethodCall& c) { return without(c, false); }},
     {"removesuffix", [](MethodCall& c) { return without(c, true); }},
     {"isspace", [](MethodCall& c) { return Value(!c.self.text().empty() && strip(c.self.text()).empty()); }},
     {"isalpha", [](MethodCall& c) { return Value(all_of_kind(c.self.text(), data::Kind::letter)); }},
-    {"isdigit",
-     [](MethodCall& c) { return Value(!c.self.text().empty() && c.self.text().find_first_not_of("0123456789") == std::string::npos); }},
+    {"isalnum", [](MethodCall& c) { return Value(all_of_kind(c.self.text(), data::Kind::letter | data::Kind::number)); }},
+    {"isascii", [](MethodCall& c) { return Value(std::ranges::all_of(c.self.text(), [](char one) { return (one & 0x80) == 0; })); }},
+    {"isdecimal", [](MethodCall& c) { return Value(only_digits(c.self.text())); }},
+    {"isdigit", [](MethodCall& c) { return Value(only_digits(c.self.text())); }},
+    {"isnumeric", [](MethodCall& c) { return Value(all_of_kind(c.self.text(), data::Kind::number)); }},
+    {"islower", [](MethodCall& c) { return Value(in_one_case(c.self.text(), lower)); }},
+    {"isupper", [](MethodCall& c) { return Value(in_one_case(c.self.text(), upper)); }},
 });
 
 constexpr auto kDictMethods = std::to_array<Known>({
     {"get", get_or},
     {"items", [](MethodCall& c) { return pairs_of(c.self.dict(), c.budget); }},
-    {"keys", [](MethodCall& c) { return make_list(items_of(c.self, c.budget), c.budget); }},
+    {"keys", [](MethodCall& c) { return make_list(items_of(c.self, c.budget), c.budget, List::Form::keys); }},
     {"values", [](MethodCall& c) { return values_of(c.self.dict(), c.budget); }},
     {"copy", [](MethodCall& c) { return c.self; }},
 });
@@ -170,7 +267,11 @@ constexpr auto kListMethods = std::to_array<Known>({
      [](MethodCall& c) {
        const Value wanted = c.take.require("value");
        const Values& items = c.self.list().items;
-       for (size_t i = 0; i < items.size(); ++i)
+       const auto count = static_cast<int64_t>(items.size());
+       const auto bound = [&](int64_t given) { return std::clamp<int64_t>(given < 0 ? given + count : given, 0, count); };
+       const auto first = static_cast<size_t>(bound(c.take.integer_or("start", 0)));
+       const auto end = static_cast<size_t>(bound(c.take.integer_or("stop", count)));
+       for (size_t i = first; i < end; ++i)
          if (equal(items[i], wanted, c.budget)) return Value(static_cast<int64_t>(i));
        c.budget.fail("index: the list does not hold it");
      }},
@@ -182,6 +283,19 @@ constexpr auto kLoopMethods = std::to_array<Known>({
     {"changed", nullptr},
 });
 
+constexpr auto kCyclerMethods = std::to_array<Known>({
+    {"next",
+     [](MethodCall& c) {
+       const Cycler& cycler = *c.self.as<SharedCycler>();
+       return cycler.items[std::exchange(cycler.at, (cycler.at + 1) % cycler.items.size())];
+     }},
+    {"reset",
+     [](MethodCall& c) {
+       c.self.as<SharedCycler>()->at = 0;
+       return Value(None{});
+     }},
+});
+
 const Known* find_method(const Value& value, const std::string& name) {
   const auto among = [&](const auto& methods) -> const Known* {
     const auto at = std::find_if(methods.begin(), methods.end(), [&](const Known& known) { return name == known.name; });
@@ -189,7 +303,8 @@ const Known* find_method(const Value& value, const std::string& name) {
   };
   if (value.is_text()) return among(kTextMethods);
   if (value.is_dict()) return among(kDictMethods);
-  if (value.is_list() && value.list().form != List::Form::once) return among(kListMethods);
+  if (value.is_list() && value.list().has_indices()) return among(kListMethods);
+  if (value.is<SharedCycler>()) return among(kCyclerMethods);
   if (value.is<SharedLoopValue>()) return among(kLoopMethods);
   return nullptr;
 }
@@ -212,6 +327,7 @@ bool has_method(const Value& value, const std::string& name) { return find_metho
 
 Value call_method(const Method& method, const CallArguments& arguments, TemplateBudget& budget) {
   if (method.self.is<SharedLoopValue>()) return call_loop_method(*method.self.as<SharedLoopValue>(), method.name, arguments, budget);
+  if (method.self.is_text() && method.name == "format") return format_braces(method.self.text(), arguments, budget);
   const std::string called = fmt::format("{}.{}", type_name(method.self), method.name);
   if (method.self.is_text()) budget.step(static_cast<int64_t>(method.self.text().size()) / 32);
   ArgumentReader take(called, arguments, budget);

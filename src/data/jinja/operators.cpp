@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "data/jinja/format_text.h"
 #include "data/jinja/print.h"
 #include "data/jinja/python_text.h"
 
@@ -117,7 +118,7 @@ Value repeated(const Value& value, int64_t times, TemplateBudget& budget) {
   return make_list(std::move(items), budget, value.list().form);
 }
 
-bool is_row(const Value& value) { return value.is_text() || (value.is_list() && value.list().form != List::Form::once); }
+bool is_row(const Value& value) { return value.is_text() || (value.is_list() && value.list().can_be_joined()); }
 
 Value calculate(Operator sign, std::string_view written, const Value& left, const Value& right, TemplateBudget& budget) {
   if (left.is_integer() && right.is_integer()) return integers(sign, left.integer(), right.integer(), budget);
@@ -134,7 +135,7 @@ Value calculate(Operator sign, std::string_view written, const Value& left, cons
   }
   if (sign == Operator::multiply && is_row(left) && right.is_integer()) return repeated(left, right.integer(), budget);
   if (sign == Operator::multiply && is_row(right) && left.is_integer()) return repeated(right, left.integer(), budget);
-  if (sign == Operator::modulo && left.is_text()) budget.fail("% on a string (formatting) is not supported: use ~ to join texts");
+  if (sign == Operator::modulo && left.is_text()) return format_percent(left.text(), right, budget);
   refuse(written, left, right, budget);
 }
 
@@ -194,7 +195,7 @@ bool contains(const Value& whole, const Value& part, TemplateBudget& budget) {
     return find_text(whole.text(), part.text()) != std::string_view::npos;
   }
   if (whole.is_dict()) return find(whole.dict(), part, budget) != nullptr;
-  if (whole.is_list() && whole.list().form != List::Form::once) {
+  if (whole.is_list() && whole.list().has_length()) {
     const Values& items = whole.list().items;
     return std::any_of(items.begin(), items.end(), [&](const Value& item) { return equal(item, part, budget); });
   }

@@ -126,7 +126,7 @@ class TemplateParser {
     cursor_.expect_name("in");
     made.items = parse_tuple(cursor_, InlineIf::left);
     if (cursor_.takes_name("if")) made.condition = parse_expression(cursor_);
-    if (cursor_.sees_name("recursive")) cursor_.budget().fail("recursive loops are not supported");
+    made.recursive = cursor_.takes_name("recursive");
     end_of_tag();
     ++loops_;
     made.body = parse_block({"else", "endfor"});

@@ -52,6 +52,8 @@ class Printer {
     } else if (value.is_dict()) {
       print_dict(value.dict());
       return;
+    } else if (value.is<Global>() && value.as<Global>().name == std::string_view("self")) {
+      text += "<TemplateReference None>";
     } else {
       budget_.fail("a {} has no text to write", type_name(value));
     }
@@ -62,7 +64,9 @@ class Printer {
   void print_list(const List& list) {
     if (list.form == List::Form::once)
       budget_.fail("what a filter gives cannot be written as it is: put \"| list\" or \"| join\" after it");
-    const bool tuple = list.form == List::Form::tuple;
+    if (list.form == List::Form::range) return print_range(list);
+    const bool tuple = list.form == List::Form::tuple, view = !list.has_indices();
+    if (view) text += fmt::format("{}(", form_name(list.form));
     text += tuple ? '(' : '[';
     for (size_t i = 0; i < list.items.size(); ++i) {
       if (i > 0) text += ", ";
@@ -70,6 +74,13 @@ class Printer {
     }
     if (tuple && list.items.size() == 1) text += ',';
     text += tuple ? ')' : ']';
+    if (view) text += ')';
+  }
+
+  void print_range(const List& list) {
+    const auto [start, stop, step] = list.bounds;
+    text += step == 1 ? fmt::format("range({}, {})", start, stop) : fmt::format("range({}, {}, {})", start, stop, step);
+    budget_.bytes(64);
   }
 
   void print_dict(const Dict& dict) {
@@ -129,7 +140,7 @@ class JsonWriter {
       write_number(value.number());
     } else if (value.is_text()) {
       quote(value.text());
-    } else if (value.is_list() && value.list().form != List::Form::once) {
+    } else if (value.is_list() && value.list().can_be_joined()) {
       write_list(value.list(), depth);
       return;
     } else if (value.is_dict()) {
@@ -250,6 +261,12 @@ Value from_json_at(const base::OrderedJson& json, TemplateBudget& budget, int de
 std::string to_text(const Value& value, TemplateBudget& budget) {
   Printer printer(budget);
   printer.print(value, false);
+  return std::move(printer.text);
+}
+
+std::string to_repr(const Value& value, TemplateBudget& budget) {
+  Printer printer(budget);
+  printer.print(value, true);
   return std::move(printer.text);
 }
 

@@ -10,6 +10,8 @@ namespace cairn::data::jinja {
 
 // Python's str().
 std::string to_text(const Value& value, TemplateBudget& budget);
+// Python's repr().
+std::string to_repr(const Value& value, TemplateBudget& budget);
 
 // The arguments of json.dumps that the filter tojson accepts.
 struct JsonStyle {

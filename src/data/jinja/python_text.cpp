@@ -159,11 +159,27 @@ std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends)
   return lines;
 }
 
+std::string justified(std::string_view text, int64_t width, std::string_view fill, Ends sides) {
+  const int64_t missing = std::max<int64_t>(0, width - character_count(text));
+  const int64_t before = !sides.left ? 0 : sides.right ? missing / 2 + (missing & width & 1) : missing;
+  std::string made;
+  for (int64_t i = 0; i < before; ++i) made += fill;
+  made += text;
+  for (int64_t i = before; i < missing; ++i) made += fill;
+  return made;
+}
+
 size_t find_text(std::string_view text, std::string_view part, size_t from) {
   if (from > text.size()) return std::string_view::npos;
   if (part.empty()) return from;
   const void* found = ::memmem(text.data() + from, text.size() - from, part.data(), part.size());
   return found == nullptr ? std::string_view::npos : static_cast<size_t>(static_cast<const char*>(found) - text.data());
+}
+
+size_t find_last_text(std::string_view text, std::string_view part) {  // the same search on the mirror image
+  const std::string mirrored(text.rbegin(), text.rend());
+  const size_t at = find_text(mirrored, std::string(part.rbegin(), part.rend()));
+  return at == std::string_view::npos ? at : text.size() - at - part.size();
 }
 
 std::vector<size_t> find_all(std::string_view text, std::string_view part, int64_t at_most) {
@@ -179,10 +195,26 @@ std::vector<size_t> find_all(std::string_view text, std::string_view part, int64
 std::string upper(std::string_view text) { return in_case(text, Case::upper); }
 std::string lower(std::string_view text) { return in_case(text, Case::lower); }
 
+std::string swap_case(std::string_view text) {
+  std::string made;
+  for (size_t at = 0; at < text.size();) {
+    const Character character = character_at(text, at);
+    std::string upper_case;
+    append_cased(upper_case, text, at, character, Case::upper);
+    if (upper_case == text.substr(at, character.bytes))
+      append_cased(made, text, at, character, Case::lower);
+    else
+      made += upper_case;
+    at += character.bytes;
+  }
+  return made;
+}
+
 std::string capitalize(std::string_view text) {
   if (text.empty()) return {};
   const size_t first = character_at(text, 0).bytes;
-  return upper(text.substr(0, first)) + lower(text.substr(first));
+  const std::string capital = text.substr(0, first) == "ß" ? "Ss" : upper(text.substr(0, first));
+  return capital + lower(text.substr(first));
 }
 
 std::string title(std::string_view text) {

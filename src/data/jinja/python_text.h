@@ -28,12 +28,17 @@ std::vector<std::string_view> split_words(std::string_view text, int64_t splits,
 std::vector<std::string_view> split_at(std::string_view text, std::string_view separator, int64_t splits, bool from_right);
 std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends);
 
+// The text with `fill` (one character) on the given sides up to `width` characters. On both sides as str.center does it.
+std::string justified(std::string_view text, int64_t width, std::string_view fill, Ends sides);
+
 // The first occurrence at or after `from`, or npos. Linear in the sum of the lengths.
 size_t find_text(std::string_view text, std::string_view part, size_t from = 0);
+size_t find_last_text(std::string_view text, std::string_view part);
 std::vector<size_t> find_all(std::string_view text, std::string_view part, int64_t at_most);
 
 std::string upper(std::string_view text);
 std::string lower(std::string_view text);
+std::string swap_case(std::string_view text);
 std::string capitalize(std::string_view text);
 std::string title(std::string_view text);                // str.title: every run of alphabetic characters begins with a capital
 bool all_of_kind(std::string_view text, uint8_t kinds);  // not empty, and every character has one of the data::Kind bits

@@ -107,8 +107,8 @@ Evaluator::ControlFlow Evaluator::run(const If& choice) {
 }
 
 // The items that satisfy the loop's own condition.
-Values Evaluator::chosen_items(const For& loop) {
-  Values items = items_of(evaluate(*loop.items), budget_);
+Values Evaluator::chosen_items(const For& loop, const Value& all) {
+  Values items = items_of(all, budget_);
   if (!loop.condition) return items;
   Values chosen;
   for (const Value& item : items) {
@@ -119,12 +119,17 @@ Values Evaluator::chosen_items(const For& loop) {
   return chosen;
 }
 
-Evaluator::ControlFlow Evaluator::run(const For& loop) {
+Evaluator::ControlFlow Evaluator::run(const For& loop) { return run_loop(loop, evaluate(*loop.items), 1); }
+
+Evaluator::ControlFlow Evaluator::run_loop(const For& loop, const Value& all, int depth) {
   const auto state = std::make_shared<Loop>();
-  state->items = chosen_items(loop);
+  state->items = chosen_items(loop, all);
   if (state->items.empty()) return run(loop.otherwise);
-  const Swap<int> deeper(loops_, loops_ + 1);
-  state->depth = loops_;
+  state->depth = depth;
+  if (loop.recursive) {
+    state->recursive = &loop;
+    state->scope = scope_;
+  }
   for (size_t i = 0; i < state->items.size(); ++i) {
     budget_.step(4);
     const Swap<std::shared_ptr<Scope>> within(scope_, inside(scope_));
@@ -134,6 +139,21 @@ Evaluator::ControlFlow Evaluator::run(const For& loop) {
     if (run(loop.body) == ControlFlow::break_loop) break;
   }
   return ControlFlow::on;
+}
+
+Value Evaluator::call_loop(const Loop& loop, const CallArguments& arguments) {
+  if (loop.recursive == nullptr) budget_.fail("a loop can call itself only if its tag ends with \"recursive\"");
+  ArgumentReader take("loop", arguments, budget_);
+  const Value all = take.require("iterable");
+  take.done();
+  const auto outer = loop.scope.lock();
+  if (!outer) budget_.fail("a loop is called outside the block that it stands in");
+  const Deeper deeper(*this);
+  std::string text;
+  const Swap<std::shared_ptr<Scope>> within(scope_, outer);
+  const Swap<std::string*> into(out_, &text);
+  run_loop(*loop.recursive, all, loop.depth + 1);
+  return Value(std::move(text));
 }
 
 Evaluator::ControlFlow Evaluator::run(const Set& set) {

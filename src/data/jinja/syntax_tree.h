@@ -110,6 +110,7 @@ struct For {
   ExpressionPointer condition;  // may be missing
   Block body;
   Block otherwise;
+  bool recursive = false;
 };
 struct Set {
   Target target;

@@ -15,6 +15,7 @@ int depth_around(int depth, TemplateBudget& budget) {
 }
 
 bool equal_lists(const List& left, const List& right, TemplateBudget& budget) {
+  if (left.form == List::Form::values) return false;  // Python compares these by identity
   if (left.form != right.form || left.items.size() != right.items.size()) return false;
   for (size_t i = 0; i < left.items.size(); ++i)
     if (!equal(left.items[i], right.items[i], budget)) return false;
@@ -65,6 +66,22 @@ Value make_list(Values items, TemplateBudget& budget, List::Form form) {
   return std::shared_ptr<const List>(std::move(list));
 }
 
+Value make_range(const std::array<int64_t, 3>& bounds, TemplateBudget& budget) {
+  constexpr int64_t kRange = 100'000;  // the limit of Jinja's sandbox
+  const auto [start, stop, step] = bounds;
+  if (step == 0) budget.fail("range has the step 0");
+  auto list = std::make_shared<List>();
+  for (int64_t i = start; step > 0 ? i < stop : i > stop;) {
+    if (static_cast<int64_t>(list->items.size()) == kRange) budget.fail("range has more than {} numbers", kRange);
+    list->items.emplace_back(i);
+    if (__builtin_add_overflow(i, step, &i)) break;
+  }
+  budget.bytes(list->items.size() * sizeof(Value));
+  list->form = List::Form::range;
+  list->bounds = bounds;
+  return std::shared_ptr<const List>(std::move(list));
+}
+
 Value make_dict(std::vector<Entry> entries, TemplateBudget& budget) {
   budget.bytes(entries.size() * sizeof(Entry));
   auto dict = std::make_shared<Dict>();
@@ -80,6 +97,11 @@ Value make_text(std::string text, TemplateBudget& budget) {
   return Value(std::move(text));
 }
 
+std::string_view form_name(List::Form form) {
+  constexpr std::string_view kForms[] = {"list", "tuple", "range", "dict_keys", "dict_items", "dict_values", "generator"};
+  return kForms[static_cast<size_t>(form)];
+}
+
 std::string_view type_name(const Value& value) {
   if (value.is_undefined()) return "undefined";
   if (value.is_none()) return "none";
@@ -87,11 +109,13 @@ std::string_view type_name(const Value& value) {
   if (value.is<int64_t>()) return "int";
   if (value.is<double>()) return "float";
   if (value.is_text()) return "string";
-  if (value.is_list()) return value.list().form == List::Form::tuple ? "tuple" : "list";
+  if (value.is_list()) return form_name(value.list().form);
   if (value.is_dict()) return "dict";
   if (value.is<std::shared_ptr<Namespace>>()) return "namespace";
   if (value.is<std::shared_ptr<const Macro>>()) return "macro";
   if (value.is<std::shared_ptr<const Loop>>()) return "loop";
+  if (value.is<std::shared_ptr<const Cycler>>()) return "cycler";
+  if (value.is<std::shared_ptr<const Joiner>>()) return "joiner";
   return "function";
 }
 
@@ -115,7 +139,8 @@ bool equal(const Value& left, const Value& right, TemplateBudget& budget) {
   if (left.is_list() && right.is_list()) return &left.list() == &right.list() || equal_lists(left.list(), right.list(), budget);
   if (left.is_dict() && right.is_dict()) return &left.dict() == &right.dict() || equal_dicts(left.dict(), right.dict(), budget);
   if (left.is_undefined() || left.is_none()) return type_name(left) == type_name(right);
-  return same_object<Namespace>(left, right) || same_object<const Macro>(left, right) || same_object<const Loop>(left, right);
+  return same_object<Namespace>(left, right) || same_object<const Macro>(left, right) || same_object<const Loop>(left, right) ||
+         same_object<const Cycler>(left, right) || same_object<const Joiner>(left, right);
 }
 
 int order(const Value& left, const Value& right, TemplateBudget& budget) {
@@ -126,7 +151,7 @@ int order(const Value& left, const Value& right, TemplateBudget& budget) {
     budget.step(static_cast<int64_t>(left.text().size()) / 64);
     return left.text().compare(right.text());
   }
-  if (left.is_list() && right.is_list() && left.list().form == right.list().form) {
+  if (left.is_list() && right.is_list() && left.list().form == right.list().form && left.list().can_be_joined()) {
     const Values& a = left.list().items;
     const Values& b = right.list().items;
     for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
@@ -188,7 +213,7 @@ int64_t length(const Value& value, TemplateBudget& budget) {
   if (value.is_undefined()) return 0;
   if (value.is_text()) return character_count(value.text());
   if (value.is_dict()) return static_cast<int64_t>(value.dict().entries.size());
-  if (value.is_list() && value.list().form != List::Form::once) return static_cast<int64_t>(value.list().items.size());
+  if (value.is_list() && value.list().has_length()) return static_cast<int64_t>(value.list().items.size());
   if (value.is_list()) budget.fail("what a filter gives has no length yet: put \"| list\" before it");
   budget.fail("{} has no length", type_name(value));
 }

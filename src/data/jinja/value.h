@@ -1,5 +1,6 @@
 // The values of templates, as in Python. Immutable, except namespaces.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -19,13 +20,15 @@ struct Namespace;
 struct Macro;
 struct Method;
 struct Loop;
+struct Cycler;
+struct Joiner;
 
 // A name without a value, or a missing item. It prints as nothing; most other uses are refused, with its name.
 struct Undefined {
   std::shared_ptr<const std::string> name;
 };
 struct None {};
-// One of the functions that templates may call: range, namespace, dict, raise_exception, strftime_now.
+// One of the functions that templates may call (range, namespace, dict, cycler, joiner, raise_exception, strftime_now), or `self`.
 struct Global {
   const char* name;
 };
@@ -49,6 +52,8 @@ class Value {
   Value(std::shared_ptr<const Macro> macro) : held_(std::move(macro)) {}
   Value(std::shared_ptr<const Method> method) : held_(std::move(method)) {}
   Value(std::shared_ptr<const Loop> loop) : held_(std::move(loop)) {}
+  Value(std::shared_ptr<const Cycler> cycler) : held_(std::move(cycler)) {}
+  Value(std::shared_ptr<const Joiner> joiner) : held_(std::move(joiner)) {}
   static Value undefined(std::string name);
 
   template <typename T>
@@ -79,17 +84,25 @@ class Value {
  private:
   using TextPointer = std::shared_ptr<const std::string>;
   std::variant<Undefined, None, bool, int64_t, double, TextPointer, std::shared_ptr<const List>, std::shared_ptr<const Dict>,
-               std::shared_ptr<Namespace>, std::shared_ptr<const Macro>, std::shared_ptr<const Method>, std::shared_ptr<const Loop>, Global>
+               std::shared_ptr<Namespace>, std::shared_ptr<const Macro>, std::shared_ptr<const Method>, std::shared_ptr<const Loop>, Global,
+               std::shared_ptr<const Cycler>, std::shared_ptr<const Joiner>>
       held_;
 };
 
-// A list, a tuple, or a generator (`once`) as filters like selectattr return: always true, without a length, iterable once.
+// A row of values. `keys`, `pairs` and `values` are the views of a dict (d.items()), which have no items by number. `once` is a generator
+// as filters like selectattr return: always true, without a length, iterable once.
 struct List {
-  enum class Form { list, tuple, once };
+  enum class Form { list, tuple, range, keys, pairs, values, once };
   Values items;
   Form form = Form::list;
   int depth = 1;
-  mutable bool used = false;  // of `once`
+  std::array<int64_t, 3> bounds = {};  // of `range`: start, stop and step
+  bool is_group = false;               // a tuple of the filter groupby: .grouper and .list
+  mutable bool used = false;           // of `once`
+
+  bool has_length() const { return form != Form::once; }
+  bool has_indices() const { return form == Form::list || form == Form::tuple || form == Form::range; }
+  bool can_be_joined() const { return form == Form::list || form == Form::tuple; }  // by + and *
 };
 
 // Entries in insertion order. Dicts in templates are small, so lookup is a linear search.
@@ -103,6 +116,18 @@ struct Namespace {
   std::vector<std::pair<std::string, Value>> attributes;
 };
 
+// cycler("a", "b"): next() goes round.
+struct Cycler {
+  Values items;
+  mutable size_t at = 0;
+};
+
+// joiner(", "): empty at the first call, then the separator.
+struct Joiner {
+  Value separator;
+  mutable bool used = false;
+};
+
 // A method of a value, before it is called: `text.strip`.
 struct Method {
   Value self;
@@ -111,10 +136,12 @@ struct Method {
 
 // The only constructors of lists, dicts and texts: they enforce the limits on depth and size.
 Value make_list(Values items, TemplateBudget& budget, List::Form form = List::Form::list);
+Value make_range(const std::array<int64_t, 3>& bounds, TemplateBudget& budget);  // start, stop, step
 Value make_dict(std::vector<Entry> entries, TemplateBudget& budget);
 Value make_text(std::string text, TemplateBudget& budget);
 
-// Python's name of the type, for errors: "str", "list", "NoneType".
+std::string_view form_name(List::Form form);
+// The name of the type, for errors: "string", "list", "none".
 std::string_view type_name(const Value& value);
 bool truth(const Value& value);
 bool equal(const Value& left, const Value& right, TemplateBudget& budget);

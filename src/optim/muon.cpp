@@ -5,9 +5,10 @@
 //   O <- orthogonalize(nesterov ? mu M + (1 - mu) G : M)   Newton-Schulz (orthogonalize.h): U V^T of the singular value decomposition
 //   P <- (1 - lr weight_decay) P - lr s O
 //
-// muon_scale sets s for an r x c matrix: "rms" is 0.2 sqrt(max(r, c)), which gives steps as large as AdamW's (Liu et al.,
-// arXiv:2502.16982, section 2.2); "spectral" is sqrt(max(1, r / c)), as in Jordan's code. AdamW updates everything that is no hidden
-// matrix, with learning rate lr * muon_adamw_lr_ratio.
+// muon_scale sets s for a layer from c inputs to r outputs: "rms" is 0.2 sqrt(max(r, c)), which gives steps as large as AdamW's (Liu et
+// al., arXiv:2502.16982, section 2.2); "spectral" is sqrt(max(1, r / c)), as in Jordan's code. The matrix may be stored r x c or c x r
+// (fan_in_fan_out, GPT-2): orthogonalize(G^T) = orthogonalize(G)^T, so only "spectral" depends on which it is. AdamW updates everything
+// that is no hidden matrix, with learning rate lr * muon_adamw_lr_ratio.
 #include <algorithm>
 #include <cmath>
 #include <span>
@@ -74,7 +75,7 @@ class Muon final : public Optimizer {
     bool matrix = false;
     size_t index = 0;  // in matrices_, or of rest_
   };
-  // Matrices of one size.
+  // Matrices of one size and one order of storage.
   struct Group {
     std::vector<size_t> members;  // in matrices_
     at::Tensor momenta = {};      // [member, rows, columns]
@@ -84,6 +85,7 @@ class Muon final : public Optimizer {
     const auto has_room = [&](const Group& group) {
       const ParameterPiece& like = matrices_[group.members[0]];
       return piece.parameter.is_cuda() && like.parameter.sizes() == piece.parameter.sizes() &&
+             like.fan_in_fan_out == piece.fan_in_fan_out &&
              static_cast<int64_t>(group.members.size() + 1) * piece.parameter.numel() <= kBatchedElements;
     };
     size_t group = 0;
@@ -117,7 +119,7 @@ class Muon final : public Optimizer {
     const at::Tensor directions =
         orthogonalize(options_.nesterov ? gradient.lerp(momenta, options_.momentum) : momenta, options_.muon_iterations);
     if (!decayed.empty()) at::_foreach_mul_(decayed, 1 - facts.learning_rate * options_.weight_decay);
-    at::_foreach_add_(parameters, directions.unbind(0), -facts.learning_rate * scale_of(parameters[0]));
+    at::_foreach_add_(parameters, directions.unbind(0), -facts.learning_rate * scale_of(matrices_[members[0]]));
     for (size_t i = 0; i < members.size(); ++i) put(matrices_[members[i]], parameters[i], facts);
   }
 
@@ -127,9 +129,10 @@ class Muon final : public Optimizer {
     if (!wide.is_same(piece.parameter)) round_into(piece.parameter, wide, rounding_of(piece, facts));
   }
 
-  double scale_of(const at::Tensor& matrix) const {
-    const auto rows = static_cast<double>(matrix.size(0)), columns = static_cast<double>(matrix.size(1));
-    return options_.muon_scale == MuonScale::rms ? 0.2 * std::sqrt(std::max(rows, columns)) : std::sqrt(std::max(1.0, rows / columns));
+  double scale_of(const ParameterPiece& matrix) const {
+    const auto outputs = static_cast<double>(matrix.parameter.size(matrix.fan_in_fan_out ? 1 : 0));
+    const auto inputs = static_cast<double>(matrix.parameter.size(matrix.fan_in_fan_out ? 0 : 1));
+    return options_.muon_scale == MuonScale::rms ? 0.2 * std::sqrt(std::max(outputs, inputs)) : std::sqrt(std::max(1.0, outputs / inputs));
   }
 
   const OptimOptions options_;

@@ -21,8 +21,9 @@ struct ParameterPiece {
   std::string name;
   at::Tensor parameter;
   at::Tensor gradient;
-  bool decays = true;   // weight decay applies
-  bool hidden = false;  // a matrix from hidden states to hidden states: no embedding table, head, gain or bias
+  bool decays = true;           // weight decay applies
+  bool hidden = false;          // a matrix from hidden states to hidden states: no embedding table, head, gain or bias
+  bool fan_in_fan_out = false;  // the matrix is stored [in, out] instead of [out, in]
 };
 
 // The facts of one update. The effective gradient is gradient * gradient_scale * *gradient_factor. The factor is one element on the

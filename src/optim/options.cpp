@@ -29,7 +29,9 @@ base::Schema<OptimOptions> optim_schema() {
         base::at_least(0)},
        {"decay_decoupled", &O::decay_decoupled, "For sgd: decoupled weight decay (SGDW); false adds it to the gradient (L2)."},
        {"muon_scale", &O::muon_scale,
-        "Size of muon's steps: rms is 0.2 sqrt(max(rows, columns)), as large as those of adamw; spectral is sqrt(max(1, rows / columns)).",
+        "Size of muon's steps: rms is 0.2 sqrt(max(inputs, outputs)) of a layer, as large as those of adamw; spectral is sqrt(max(1, "
+        "outputs / "
+        "inputs)).",
         kMuonScaleNames},
        {"muon_iterations", &O::muon_iterations, "Newton-Schulz iterations of muon.", base::between(1, 20)},
        {"muon_adamw_lr_ratio",

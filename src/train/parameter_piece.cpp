@@ -8,8 +8,12 @@
 namespace cairn::train {
 
 optim::ParameterPiece make_piece(const model::Parameter& of, at::Tensor parameter, at::Tensor gradient) {
-  return {of.name, std::move(parameter), std::move(gradient), of.decays(),
-          of.role == model::Parameter::Role::weight && of.shape.size() == 2};
+  return {.name = of.name,
+          .parameter = std::move(parameter),
+          .gradient = std::move(gradient),
+          .decays = of.decays(),
+          .hidden = of.role == model::Parameter::Role::weight && of.shape.size() == 2,
+          .fan_in_fan_out = of.fan_in_fan_out};
 }
 
 void start_values(const Job& job, size_t parameter, const at::Tensor& whole) {

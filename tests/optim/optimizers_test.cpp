@@ -118,6 +118,36 @@ TEST(Muon, LeavesWhatIsNoHiddenMatrixToAdamw) {
   EXPECT_THAT(names, testing::UnorderedElementsAre("momentum.hidden", "exp_avg.table", "exp_avg_sq.table"));
 }
 
+// A layer from `in` inputs to `out` outputs, stored [out, in] and [in, out]: after three steps the second is the first, transposed.
+TEST(Muon, TakesTheSameStepsForALayerInEitherOrderOfStorage) {
+  for (const auto& [out, in] : {std::pair<int64_t, int64_t>{8, 3}, {3, 8}, {5, 5}}) {
+    std::vector<double> sizes;  // of the first step, by scale
+    for (const MuonScale scale : {MuonScale::rms, MuonScale::spectral}) {
+      OptimOptions options = plain("muon");
+      options.muon_scale = scale;
+      options.weight_decay = 0.1;
+      const Walk walk({out, in}, "layer");
+      ParameterPiece turned = walk.piece;
+      turned.parameter = walk.piece.parameter.t().contiguous();
+      turned.gradient = at::empty({in, out}, at::kFloat);
+      turned.fan_in_fan_out = true;
+      const auto straight_rule = make_optimizer(options, {walk.piece}), turned_rule = make_optimizer(options, {turned});
+      const at::Tensor start = walk.piece.parameter.clone();
+      for (int64_t step = 1; step <= 3; ++step) {
+        walk.gradient_at(step);
+        turned.gradient.copy_(walk.piece.gradient.t());
+        straight_rule->update(0, {.step = step, .learning_rate = 0.1});
+        turned_rule->update(0, {.step = step, .learning_rate = 0.1});
+        if (step == 1) sizes.push_back((walk.piece.parameter - start * (1 - 0.1 * 0.1)).norm().item<double>());
+        const double farthest = (turned.parameter.t() - walk.piece.parameter).abs().max().item<double>();
+        EXPECT_LT(farthest, 1e-5) << out << " outputs, " << in << " inputs, step " << step;
+      }
+    }
+    const double widest = static_cast<double>(std::max(out, in)), ratio = static_cast<double>(out) / static_cast<double>(in);
+    EXPECT_NEAR(sizes[1] / sizes[0], std::sqrt(std::max(1.0, ratio)) / (0.2 * std::sqrt(widest)), 1e-4);
+  }
+}
+
 // Matrices and the rest, kept in bf16: an update in fp32, rounded once by the numbers of the name and the step.
 TEST(Muon, RoundsWhatIsKeptInBf16OnceAStep) {
   for (const Rounding rounding : {Rounding::stochastic, Rounding::nearest}) {

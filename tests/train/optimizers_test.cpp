@@ -11,7 +11,10 @@
 #include "data/subset.h"
 #include "harness/ranks.h"
 #include "harness/scratch_folder.h"
+#include "kernels/aten.h"
+#include "model/decoder/decoder.h"
 #include "optim/optimizer.h"
+#include "train/parameter_piece.h"
 #include "train/refusal.h"
 #include "train/train.h"
 
@@ -30,6 +33,23 @@ base::Recipe rule_recipe(const std::string& kind, const std::string& schedule = 
   )",
                                          kind, kind == "sgd" ? 0.3 : 0.01, schedule),
                              "rules.toml");
+}
+
+// An update rule that depends on inputs and outputs must know which is which: GPT-2 stores its projections [in, out].
+TEST(ParameterPieces, SayInWhichOrderTheModelStoresAMatrix) {
+  for (const char* family : {"llama", "gpt2"}) {
+    model::DecoderShape shape{.vocab = 29, .embed = 16, .layers = 1, .heads = 4, .kv_heads = 4, .head_dim = 4, .mlp = 24, .length = 9};
+    shape.family = family;
+    const std::unique_ptr<model::Model> model = model::make_decoder(shape, {});
+    int wide = 0;  // layers with more outputs than inputs
+    for (const model::Parameter& one : model->parameters()) {
+      const optim::ParameterPiece piece = make_piece(one, at::empty(one.shape), at::empty(one.shape));
+      if (!piece.hidden) continue;
+      EXPECT_EQ(piece.fan_in_fan_out, family == std::string("gpt2")) << one.name;
+      wide += one.shape[piece.fan_in_fan_out ? 1 : 0] > one.shape[piece.fan_in_fan_out ? 0 : 1];
+    }
+    EXPECT_EQ(wide, 2) << family;  // gate and up; or queries, keys and values as one, and up
+  }
 }
 
 std::vector<double> column(const std::filesystem::path& run, const std::string& name) {

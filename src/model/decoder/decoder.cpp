@@ -87,7 +87,8 @@ class Decoder final : public Model {
                       .axes = linear.fan_in_fan_out ? std::vector{in.axis, out.axis} : std::vector{out.axis, in.axis},
                       .deviation = deviation,
                       .head_width = shape_.head_dim,
-                      .queries_per_key = shape_.heads / shape_.kv_heads});
+                      .queries_per_key = shape_.heads / shape_.kv_heads,
+                      .fan_in_fan_out = linear.fan_in_fan_out});
       if (i == 0) linear.weight = id;
     }
     linear.weight.count = static_cast<int32_t>(outs.size());

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/metrics.h"
 #include "base/recipe.h"
 #include "base/stop.h"
 #include "comm/local/local.h"
@@ -70,6 +71,21 @@ TEST(OneByteStep, ResumesBitwiseIdenticalWithTheSameLog) {
   EXPECT_EQ(sync::decode_log(base::as_bytes(log), sync::SlopeCode::log8).size(), 8u);
 }
 
+// Both ranks have two samples a step, so the mean of their means is the loss of the step.
+TEST(OneByteStep, TellsTheMeanLossOfEachRank) {
+  const harness::ScratchFolder folder;
+  slopes_on(2, slopes({"train.steps=3"}), folder / "run");
+  const std::string log = folder.text_of("run/rounds.bin");
+  const auto rounds = sync::decode_log(base::as_bytes(log), sync::SlopeCode::log8);
+  const std::vector<base::MetricsRow> rows = base::read_metrics(folder / "run" / "metrics.jsonl");
+  ASSERT_EQ(rounds.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    ASSERT_EQ(rounds[i].messages.size(), 2u);
+    const double mean = (rounds[i].messages[0].mean_loss + rounds[i].messages[1].mean_loss) / 2.0;
+    EXPECT_NEAR(mean, rows[i].number("loss"), 0.01 * mean) << "step " << i + 1;  // messages have bf16
+  }
+}
+
 TEST(OneByteStep, MovesWhatIsTrainedAndNothingElse) {
   const harness::ScratchFolder folder;
   slopes_on(1, slopes({"optim.learning_rate=1e-30"}), folder / "start");
@@ -94,6 +110,8 @@ TEST(OneByteStep, RefusesWhatItCannotDo) {
   EXPECT_NE(message({"train.precision=bf16"}, 1).find("use fp32"), std::string::npos);
   EXPECT_NE(message({"memory.zero=1"}, 2).find("memory.zero = 1"), std::string::npos);
   EXPECT_NE(message({"train.step=one_byte"}, 1).find("did you mean `train.method`, which takes \"one_byte\"?"), std::string::npos);
+  EXPECT_EQ(message({"island.number=0", "island.count=2", "island.meet=127.0.0.1:1", "sync.island.kind=diloco", "sync.island.every=3"}, 1),
+            "island.count = 2: does not work with train.method = one_byte: ranks exchange slopes at every step: use mesh.dp in one world");
   EXPECT_NE(message({"train.global_batch=1"}, 2).find("each of 2 ranks needs a sample"), std::string::npos);
 }
 

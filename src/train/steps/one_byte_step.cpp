@@ -40,9 +40,8 @@ class OneByteStep final : public Step {
 
   StepOutput run(Engine& engine, const StepInput& input) override {
     const auto round = static_cast<uint32_t>(input.step - 1);
-    double loss_sum = 0;
-    const std::vector<float> slopes = measure(engine, input, round, loss_sum);
-    sync::RoundRecord record{{.round = round, .rate = static_cast<float>(input.learning_rate)}, tell(slopes, round, loss_sum)};
+    const Measured mine = measure(engine, input, round);
+    sync::RoundRecord record{{.round = round, .rate = static_cast<float>(input.learning_rate)}, tell(mine, round)};
     record.manifest.keep = static_cast<float>(1 - input.learning_rate * parts_.options.weight_decay);
     double squares = 0, count = 0;
     for (const sync::SlopeMessage& message : record.messages) {
@@ -53,7 +52,7 @@ class OneByteStep final : public Step {
     }
     // The mean square of slopes along random directions is the squared gradient norm, in expectation.
     const auto there = at::TensorOptions().dtype(at::kDouble).device(input.batch.ids.device());
-    StepOutput output{.loss_sum = at::full({}, loss_sum, there),
+    StepOutput output{.loss_sum = at::full({}, mine.mean_loss * mine.count, there),
                       .gradient_norm = at::full({}, std::sqrt(squares / std::max(count, 1.0)), there)};
     output.skipped = input.approve && !input.approve(output.loss_sum, output.gradient_norm);
     if (!output.skipped) {
@@ -75,10 +74,17 @@ class OneByteStep final : public Step {
     return model;
   }
 
-  // The slopes on this rank's share. `loss_sum` is the summed loss of the share, averaged over all forward passes.
-  std::vector<float> measure(Engine& engine, const StepInput& input, uint32_t round, double& loss_sum) const {
+  // The slopes on this rank's share of the batch.
+  struct Measured {
+    std::vector<float> slopes = {};
+    double mean_loss = 0;  // of a target, over all forward passes
+    double count = 0;      // of targets
+  };
+
+  Measured measure(Engine& engine, const StepInput& input, uint32_t round) const {
     const auto traced = engine.trace->span("slopes", "forward");
-    double count = 0;
+    Measured measured;
+    double& count = measured.count;
     const sync::LossAt loss = [&](const model::Weights& at, const sync::BatchKey&) {
       double sum = 0;
       count = 0;
@@ -98,27 +104,26 @@ class OneByteStep final : public Step {
       }
       return sum / count;
     };
-    std::vector<float> slopes;
     const int64_t samples = parts_.options.samples_per_round;
     for (int64_t k = 0; k < samples; ++k) {
       const sync::Slope slope = replica_.measure(loss, round, static_cast<uint32_t>(parts_.machines.rank()), k);
-      slopes.push_back(slope.slope);
-      loss_sum += (slope.above + slope.below) / 2 / static_cast<double>(samples) * count;
+      measured.slopes.push_back(slope.slope);
+      measured.mean_loss += (slope.above + slope.below) / 2 / static_cast<double>(samples);
     }
-    return slopes;
+    return measured;
   }
 
   // All-gathers the messages of all ranks, in the order of ranks.
-  std::vector<sync::SlopeMessage> tell(const std::vector<float>& slopes, uint32_t round, double loss_sum) {
+  std::vector<sync::SlopeMessage> tell(const Measured& measured, uint32_t round) {
     const auto rank = static_cast<uint32_t>(parts_.machines.rank());
     const base::Random rounding = base::Random(parts_.run).for_purpose("rounding of slopes").for_index(rank).for_index(round);
-    std::vector<std::byte> mine =
-        sync::encode_message({.run = parts_.run,
-                              .round = round,
-                              .machine = rank,
-                              .slopes = static_cast<uint16_t>(slopes.size()),
-                              .mean_loss = static_cast<float>(loss_sum),
-                              .codes = sync::encode_slopes(replica_.code(), slopes, parts_.options.unbiased ? &rounding : nullptr).bytes});
+    std::vector<std::byte> mine = sync::encode_message(
+        {.run = parts_.run,
+         .round = round,
+         .machine = rank,
+         .slopes = static_cast<uint16_t>(measured.slopes.size()),
+         .mean_loss = static_cast<float>(measured.mean_loss),
+         .codes = sync::encode_slopes(replica_.code(), measured.slopes, parts_.options.unbiased ? &rounding : nullptr).bytes});
     const auto size = static_cast<int64_t>(mine.size());
     std::vector<std::byte> all(mine.size() * static_cast<size_t>(parts_.machines.size()));
     parts_.machines

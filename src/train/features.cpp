@@ -12,13 +12,6 @@
 namespace cairn::train {
 namespace {
 
-// Two features that do not work together. The message is about `refused`, gives `why`, and ends with what to do instead.
-struct Conflict {
-  Feature refused;
-  Feature with;
-  std::string_view why;
-};
-
 constexpr Conflict kConflicts[] = {
     {Feature::bf16_parameters, Feature::tp, "parameters that are kept in bf16 are not sharded: leave mesh.tp out, or keep them in fp32"},
     {Feature::bf16_parameters, Feature::zero,
@@ -56,6 +49,14 @@ void add_step(const Settings& s, std::vector<UsedFeature>& used) {
   if (s.log.sync_check) used.push_back({Feature::sync_check, "log.sync_check = true"});
 }
 
+// "mesh.dp = 2, mesh.tp = 2 (4 ranks)": the axes along which there are several ranks.
+std::string axes_of(const parallel::Plan& plan, int ranks) {
+  std::string axes = plan.islands > 1 ? fmt::format("island.count = {}", plan.islands) : "";
+  for (const mesh::Axis& axis : plan.mesh.axes)
+    if (axis.size > 1) axes += fmt::format("{}mesh.{} = {}", axes.empty() ? "" : ", ", axis.name, axis.size);
+  return axes.empty() ? fmt::format("{} ranks", ranks) : fmt::format("{} ({} ranks)", axes, ranks);  // unequal parts have no common axes
+}
+
 void add_layout(const Settings& s, const parallel::Plan& plan, std::vector<UsedFeature>& used) {
   const auto axis = [&](Feature feature, const char* name) {
     if (plan.mesh.extent(name) > 1) used.push_back({feature, fmt::format("mesh.{} = {}", name, plan.mesh.extent(name))});
@@ -69,8 +70,7 @@ void add_layout(const Settings& s, const parallel::Plan& plan, std::vector<UsedF
   axis(Feature::mesh_island, "island");
   if (parallel::islands_step_separately(plan)) used.push_back({Feature::local_steps, fmt::format("sync.island.kind = {}", s.island.kind)});
   if (plan.islands > 1) used.push_back({Feature::remote_islands, fmt::format("island.count = {}", plan.islands)});
-  if (const int ranks = plan.mesh.size() * plan.islands; ranks > 1)
-    used.push_back({Feature::several_ranks, fmt::format("{} ranks", ranks)});
+  if (const int ranks = plan.mesh.size() * plan.islands; ranks > 1) used.push_back({Feature::several_ranks, axes_of(plan, ranks)});
   if (!sync::needs_of(s.sync.kind).fits_cuda_graph) used.push_back({Feature::host_sync, fmt::format("sync.dp.kind = {}", s.sync.kind)});
   if (s.sync.kind != sync::SyncOptions{}.kind) used.push_back({Feature::dp_rule, fmt::format("sync.dp.kind = {}", s.sync.kind)});
   if (s.layout.tensor.overlap) used.push_back({Feature::tensor_overlap, "tensor.overlap = true"});
@@ -104,6 +104,8 @@ void refuse_limits(std::string_view chosen, std::span<const Limit> limits, std::
     if (const UsedFeature* one = find(used, limit.feature))
       base::fail_input("{}: does not work with {}: {}", one->spelled, chosen, limit.why);
 }
+
+std::span<const Conflict> conflicts() { return kConflicts; }
 
 bool has_conflict(Feature feature, std::span<const UsedFeature> used) {
   return std::any_of(std::begin(kConflicts), std::end(kConflicts),

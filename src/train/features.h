@@ -34,7 +34,7 @@ enum class Feature {
   mesh_island,         // islands in one world
   local_steps,         // islands that take local steps between two synchronisations
   remote_islands,      // islands that are separate worlds
-  several_ranks,       // more than one rank in all
+  several_ranks,       // more than one rank in all, spelled as the axes that have them
   dp_rule,             // a sync.dp.kind other than the default
   host_sync,           // a sync.dp.kind that decides on the host what a step does
   tensor_overlap,      // tensor-parallel products overlap with their messages
@@ -61,7 +61,16 @@ struct Limit {
 // Refuses the first used feature that is among the limits of `chosen` ("train.method = one_byte").
 void refuse_limits(std::string_view chosen, std::span<const Limit> limits, std::span<const UsedFeature> used);
 
-// Refuses pairs of features that do not work together. The list is in features.cpp.
+// Two features that do not work together. The message is about `refused`, gives `why`, and ends with what to do instead.
+struct Conflict {
+  Feature refused;
+  Feature with;
+  std::string_view why;
+};
+// All of them. The list is in features.cpp.
+std::span<const Conflict> conflicts();
+
+// Refuses the first pair of used features that is among the conflicts.
 void refuse_conflicts(std::span<const UsedFeature> used);
 
 // Whether `feature` conflicts with one of the used features.

@@ -290,7 +290,7 @@ TEST(Corpus, SkipsBadLinesIfToldToAndSaysSoEveryTime) {
 TEST(DataOptions, AreDescribedBySchema) {
   const base::Section section = data_schema().section();
   EXPECT_EQ(section.name, "data");
-  EXPECT_EQ(section.entries.size(), 18u);
+  EXPECT_EQ(section.entries.size(), 19u);
 }
 
 }  // namespace

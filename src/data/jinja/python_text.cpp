@@ -160,7 +160,7 @@ std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends)
 }
 
 std::string justified(std::string_view text, int64_t width, std::string_view fill, Ends sides) {
-  const int64_t missing = std::max<int64_t>(0, width - character_count(text));
+  const int64_t missing = std::max<int64_t>(0, std::max<int64_t>(0, width) - character_count(text));
   const int64_t before = !sides.left ? 0 : sides.right ? missing / 2 + (missing & width & 1) : missing;
   std::string made;
   for (int64_t i = 0; i < before; ++i) made += fill;

@@ -133,7 +133,7 @@ TEST(Precision, GradientsThatAreSummedUpAreNotKeptInBf16) {
   const base::Stop never;
   const harness::Run two =
       harness::on_ranks(2, {.expect_errors = true}, [&](comm::World& world) { run(world, all_bf16(""), {}, {}, never); });
-  EXPECT_THAT(two.error_on(0).what(), testing::HasSubstr("does not work with 2 ranks"));
+  EXPECT_THAT(two.error_on(0).what(), testing::HasSubstr("does not work with mesh.dp = 2 (2 ranks)"));
 }
 
 TEST(Precision, WhatCannotBeIsRefused) {

@@ -129,7 +129,7 @@ Value at_width(MethodCall& call, Ends sides, bool zeros = false) {
     text.remove_prefix(1);
   }
   call.budget.bytes(static_cast<size_t>(kWidth) * fill.size());
-  return make_text(sign + justified(text, std::max<int64_t>(width.integer(), 1) - static_cast<int64_t>(sign.size()), fill, sides),
+  return make_text(sign + justified(text, std::max<int64_t>(width.integer(), 0) - static_cast<int64_t>(sign.size()), fill, sides),
                    call.budget);
 }
 

@@ -174,14 +174,13 @@ HostileCases keys() {
   const std::vector<std::string> certified{"train",       "--nnodes",        "2",     "--node-rank",       "0",     "--rendezvous",
                                            "127.0.0.1:1", "--tls-authority", "a.pem", "--tls-certificate", "c.pem", "--tls-key",
                                            "k.pem"};
+  const auto private_file = [](const HostileFolder& in, const std::string& name, const Bytes& bytes) {
+    in.file(name, bytes);
+    std::filesystem::permissions(in / name, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  };
   const auto key_of = [&](const std::string& name, const Bytes& bytes, std::vector<std::string> said) {
     said.emplace_back("run.key");
-    return HostileCase{"key", name, joining("run.key"),
-                       [bytes](const HostileFolder& in) {
-                         in.file("run.key", bytes);
-                         std::filesystem::permissions(in / "run.key",
-                                                      std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
-                       },
+    return HostileCase{"key", name, joining("run.key"), [=](const HostileFolder& in) { private_file(in, "run.key", bytes); },
                        std::move(said)};
   };
   return {
@@ -202,10 +201,17 @@ HostileCases keys() {
       {"certificate",
        "not_pem",
        certified,
+       [=](const HostileFolder& in) {
+         for (const char* file : {"a.pem", "c.pem", "k.pem"}) private_file(in, file, "no certificate\n");
+       },
+       {"a.pem", "certificate authority"}},
+      {"certificate",
+       "key_readable_by_all",
+       certified,
        [](const HostileFolder& in) {
          for (const char* file : {"a.pem", "c.pem", "k.pem"}) in.file(file, "no certificate\n");
        },
-       {"a.pem", "certificate authority"}},
+       {"k.pem", "chmod 600"}},
       {"certificate", "a_pipe", certified, [](const HostileFolder& in) { in.pipe("a.pem"); }, {"a.pem", "not a regular file"}},
   };
 }

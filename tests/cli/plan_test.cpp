@@ -24,7 +24,7 @@ TEST(PlanCommand, ShowsTheLayoutAndWhatItSends) {
   expect_in(shown, "  step           5 samples of 16 positions, micro-batches of 2\n");
   expect_in(shown, "parameters 22.4 KiB, gradients 22.4 KiB, optimizer 44.9 KiB\n");
   expect_in(shown, "  dp     gradient  91904  89.8 KiB\n");  // 2 (3 - 1) 4 x 5744
-  expect_in(shown, "  all    loss         64  64 B\n");
+  expect_in(shown, "  all    loss        160  160 B\n");  // 2 (3 - 1) 8 (2 + 3): loss, stop, three times
   EXPECT_EQ(shown.find("because"), std::string::npos);
   expect_in(plan_says(scratch, tiny({})), "a step sends nothing: there is one rank\n");
 }

@@ -5,6 +5,8 @@
 #include <unistd.h>
 #include <utility>
 
+#include "base/text.h"
+
 namespace cairn::base {
 namespace {
 
@@ -73,7 +75,7 @@ std::string Terminal::cut(std::string_view text) const {
 }
 
 std::string printable(std::string_view text) {
-  std::string out(text);
+  std::string out = valid_utf8(text);
   for (char& c : out) {
     const auto byte = static_cast<unsigned char>(c);
     if ((byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7f) c = '?';

@@ -36,7 +36,7 @@ class Terminal {
   std::string shown_;
 };
 
-// The text without terminal control: control characters other than newline and tab become '?'.
+// The text without terminal control: control characters other than newline and tab become '?'. Bytes that are not UTF-8 become U+FFFD.
 std::string printable(std::string_view text);
 
 }  // namespace cairn::base

@@ -58,4 +58,49 @@ std::string human_duration(std::chrono::nanoseconds span) {
   return fmt::format("{}d {:02}h", hours / 24, hours % 24);
 }
 
+std::string plural(int64_t count, const std::string& noun) { return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s"); }
+
+namespace {
+
+struct Utf8Part {
+  size_t bytes;
+  bool whole;
+};
+
+// The character at the beginning of a text, or the maximal part of one that is ill-formed there (Unicode 15, table 3-7 and section 3.9).
+Utf8Part first_part(std::string_view text) {
+  const auto lead = static_cast<unsigned char>(text[0]);
+  if (lead < 0x80) return {1, true};
+  if (lead < 0xc2 || lead > 0xf4) return {1, false};
+  const size_t length = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
+  unsigned char low = 0x80, high = 0xbf;  // of the second byte
+  if (lead == 0xe0) low = 0xa0;
+  if (lead == 0xed) high = 0x9f;
+  if (lead == 0xf0) low = 0x90;
+  if (lead == 0xf4) high = 0x8f;
+  size_t have = 1;
+  for (; have < length && have < text.size(); ++have) {
+    const auto byte = static_cast<unsigned char>(text[have]);
+    if (byte < low || byte > high) break;
+    low = 0x80, high = 0xbf;
+  }
+  return {have, have == length};
+}
+
+}  // namespace
+
+std::string valid_utf8(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    const Utf8Part part = first_part(text);
+    if (part.whole)
+      out += text.substr(0, part.bytes);
+    else
+      out += "\xef\xbf\xbd";
+    text.remove_prefix(part.bytes);
+  }
+  return out;
+}
+
 }  // namespace cairn::base

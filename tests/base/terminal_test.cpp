@@ -47,6 +47,7 @@ TEST(Terminal, ShowsNoLiveLineWhereItCannot) {
 
 TEST(Terminal, LetsNoTextSteerTheScreen) {
   EXPECT_EQ(printable("a\x1b[2J\r\x07z\n\t"), "a?[2J??z\n\t");
+  EXPECT_EQ(printable("\xc3\xa9\x9b[2J"), "\xc3\xa9\xef\xbf\xbd[2J");
   Screen screen(true);
   screen.terminal.show_live("a\nb");
   EXPECT_EQ(screen.out, kErase + "a b");

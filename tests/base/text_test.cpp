@@ -17,6 +17,27 @@ TEST(Text, WritesBytes) {
   EXPECT_EQ(human_bytes(INT64_MIN), "-8.00 EiB");
 }
 
+TEST(Text, WritesNounsWithTheirNumber) {
+  EXPECT_EQ(plural(0, "document"), "0 documents");
+  EXPECT_EQ(plural(1, "bad line"), "1 bad line");
+  EXPECT_EQ(plural(2, "token"), "2 tokens");
+}
+
+// Printed by Python: bytes.decode("utf-8", "replace").
+TEST(Text, ReplacesEachMaximalPartThatIsNotUtf8) {
+  const std::string no = "\xef\xbf\xbd";
+  EXPECT_EQ(valid_utf8("plain \xc3\xa9 \xe2\x82\xac \xf0\x9f\x8c\x8d"), "plain \xc3\xa9 \xe2\x82\xac \xf0\x9f\x8c\x8d");
+  EXPECT_EQ(valid_utf8("a\x80z"), "a" + no + "z");
+  EXPECT_EQ(valid_utf8("\xe2\x82"), no) << "a character that is cut short is one part";
+  EXPECT_EQ(valid_utf8("\xe2\x82\x41"), no + "A");
+  EXPECT_EQ(valid_utf8("\xf0\x9f\x8c\xc3\xa9"), no + "\xc3\xa9");
+  EXPECT_EQ(valid_utf8("\xc0\xaf"), no + no) << "overlong";
+  EXPECT_EQ(valid_utf8("\xed\xa0\x80"), no + no + no) << "a surrogate";
+  EXPECT_EQ(valid_utf8("\xf4\x90\x80\x80"), no + no + no + no) << "beyond Unicode";
+  EXPECT_EQ(valid_utf8("\xf5\xff"), no + no);
+  EXPECT_EQ(valid_utf8(""), "");
+}
+
 TEST(Text, WritesCounts) {
   EXPECT_EQ(human_count(0), "0");
   EXPECT_EQ(human_count(950), "950");

@@ -44,8 +44,11 @@ std::string normalised(std::string_view text) {
 
 AnswerSummary exact_match(const EvaluatedModel& evaluated, const std::vector<AnswerItem>& items, const AnswerOptions& options,
                           const std::function<void(const AnswerItem&, const AnswerResult&)>& on_item, const OnProgress& progress) {
-  const model::GenerateOptions how{
-      .tokens = options.tokens, .length_max = evaluated.length, .sampling = {.temperature = 0}, .stops = evaluated.stops};
+  const model::GenerateOptions how{.tokens = options.tokens,
+                                   .length_max = evaluated.length,
+                                   .vocab = evaluated.tokenizer.vocab_size(),
+                                   .sampling = {.temperature = 0},
+                                   .stops = evaluated.stops};
   AnswerSummary summary;
   for (size_t first = 0; first < items.size(); first += static_cast<size_t>(options.batch)) {
     const size_t end = std::min(items.size(), first + static_cast<size_t>(options.batch));

@@ -130,9 +130,7 @@ BuiltModel build_model(const ModelOptions& options, const DataShape& inputs, Dec
   ModelOptions named = options;
   named.kind = shape.family;
   check_fit(named, inputs, needs_of(shape.family));
-  if (inputs.vocab > shape.vocab)
-    base::fail_input("model.from = {}: its vocabulary has {} entries, the tokenizer {}. Use the tokenizer that belongs to the model.",
-                     options.from, shape.vocab, inputs.vocab);
+  check_tokenizer_fits("model.from = " + options.from, shape.vocab, inputs.vocab);
   if (inputs.length > shape.length)
     base::fail_input("data.length = {}: the model in {} reads at most {} tokens. Choose a shorter length.", inputs.length, options.from,
                      shape.length);
@@ -153,6 +151,12 @@ BuiltModel build_model(const ModelOptions& options, const DataShape& inputs, Dec
                        family(shape.family).linear_layers);
   }
   return built;
+}
+
+void check_tokenizer_fits(const std::string& model, int64_t vocab, int64_t tokenizer_ids) {
+  if (tokenizer_ids > vocab)
+    base::fail_input("{}: its vocabulary has {} entries, the tokenizer {}. Use the tokenizer that belongs to the model.", model, vocab,
+                     tokenizer_ids);
 }
 
 ModelOptions options_of(const DecoderShape& shape, ModelOptions options) {

@@ -55,6 +55,8 @@ struct BuiltModel {
 BuiltModel build_model(const ModelOptions& options, const DataShape& inputs);
 // Builds the model of a shape that was read from options.from, with adapters. Refuses data that do not fit, and adapters without a layer.
 BuiltModel build_model(const ModelOptions& options, const DataShape& inputs, DecoderShape shape, const LoraShape& lora = {});
+// Refuses a tokenizer with more ids than the model has. `model` names it in the message. Fewer are usual: vocabularies are padded.
+void check_tokenizer_fits(const std::string& model, int64_t vocab, int64_t tokenizer_ids);
 // `options` with the keys of that shape. The wiring is kept where options.convert is set.
 ModelOptions options_of(const DecoderShape& shape, ModelOptions options = {});
 std::vector<std::string> model_names();

@@ -22,6 +22,28 @@ struct Case {
   std::map<int32_t, double> left;
 };
 
+// Ids 2 and 6 are the likeliest; a tokenizer with 2 or 6 ids has neither, or one of them.
+TEST(TokenSampler, NeverSamplesIdsBeyondTheTokenizer) {
+  for (const double penalty : {1.0, 1.3}) {
+    for (const double temperature : {0.0, 1.0, 50.0}) {
+      TokenSampler sampler({.temperature = temperature, .top_k = 0, .repetition_penalty = penalty}, 2);
+      double total = 0;
+      for (const auto& [id, share] : sampler.candidates(kLogits, kSeen)) {
+        EXPECT_LT(id, 2);
+        total += share;
+      }
+      EXPECT_NEAR(total, 1, 1e-12);
+      for (double uniform = 0.025; uniform < 1; uniform += 0.05) EXPECT_LT(sampler.sample(kLogits, kSeen, uniform).id, 2);
+    }
+  }
+  TokenSampler greedy({.temperature = 0}, 6);
+  EXPECT_EQ(greedy.sample(kLogits, {}, 0.5).id, 2);
+  double sum = 0;
+  for (const float logit : kLogits) sum += std::exp(logit);
+  EXPECT_NEAR(greedy.sample(kLogits, {}, 0.5).log_probability, 3.0 - std::log(sum), 1e-6) << "of the model's own distribution";
+  EXPECT_EQ(TokenSampler({.temperature = 0}, 99).sample(kLogits, {}, 0.5).id, 2) << "more ids than logits";
+}
+
 // Printed by tools/check_sampling.py with transformers 4.57.6.
 const std::vector<Case>& cases() {
   static const std::vector<Case> list{{{.temperature = 1, .top_k = 0},

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/terminal.h"
+#include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/environment.h"
@@ -57,6 +58,7 @@ class ChatSession {
                                          base::Random(static_cast<uint64_t>(a_.seed)).for_purpose("chat").for_index(answers_++)};
     model::GenerateOptions options = a_.options;
     options.length_max = length_max();
+    options.vocab = model_.tokenizer->vocab_size();
     options.stops = model_.stops;
     for (const char* end : {kChatmlEnd, "<|eot_id|>"})  // end-of-turn tokens: config.json may name only the end of a document
       if (const auto id = model_.tokenizer->id_of(end)) options.stops.push_back(*id);
@@ -69,7 +71,7 @@ class ChatSession {
         model::generate(*model_.model, *model_.weights, model_.buffers, {&request, 1}, options, on_token)[0];
     show(base::printable(text.rest()) + "\n");
     if (written.finish_reason == model::FinishReason::context) show("(the model's context is full here)\n");
-    messages_.push_back({"assistant", text.text()});
+    messages_.push_back({"assistant", base::valid_utf8(text.text())});
   }
 
   // Renders the simplest conversation, so that a broken template is refused before the user types anything.

@@ -111,6 +111,7 @@ int generate_command(const GenerateArguments& a) {
   for (const Prompt& prompt : prompts) longest = std::max(longest, static_cast<int64_t>(prompt.ids.size()));
   model.prepare_for_length(longest + options.tokens);
   options.length_max = model.shape.length;
+  if (model.tokenizer) options.vocab = model.tokenizer->vocab_size();
   if (!a.ignore_end) options.stops = model.stops;
 
   const base::Random random = base::Random(static_cast<uint64_t>(a.seed)).for_purpose("generate");

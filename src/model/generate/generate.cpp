@@ -147,7 +147,7 @@ struct Text {
 class TextWriter {
  public:
   TextWriter(const GenerateOptions& options, const OnToken& on_token)
-      : options_(options), on_token_(on_token), sampler_(options.sampling) {}
+      : options_(options), on_token_(on_token), sampler_(options.sampling, options.vocab) {}
 
   // Samples the next token. False: the sequence is finished, with the reason in its result.
   bool extend(Text& text, std::span<const float> logits) {

@@ -16,6 +16,7 @@ class Model;
 struct GenerateOptions {
   int64_t tokens = 100;    // new tokens per prompt, at most
   int64_t length_max = 0;  // of prompt and answer together: the model's length
+  int64_t vocab = 0;       // ids from here on are never sampled: the tokenizer has none beyond; 0: all that the model has
   SamplingOptions sampling = {};
   std::vector<int32_t> stops = {};  // stop tokens: each ends the text and is not returned
   bool batched = false;             // sequences at the same position go through one call on a CPU too, as on a GPU

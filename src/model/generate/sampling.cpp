@@ -27,6 +27,10 @@ void check(const SamplingOptions& o) {
     base::fail_input("--repetition-penalty {}: must be above 0; 1 changes nothing, more discourages repeating", o.repetition_penalty);
 }
 
+std::span<const float> TokenSampler::allowed(std::span<const float> logits) const {
+  return vocab_ == 0 ? logits : logits.first(std::min(logits.size(), static_cast<size_t>(vocab_)));
+}
+
 // Each id once, however often it was seen.
 std::span<const float> TokenSampler::penalized(std::span<const float> logits, std::span<const int32_t> seen) {
   if (options_.repetition_penalty == 1) return logits;
@@ -34,6 +38,7 @@ std::span<const float> TokenSampler::penalized(std::span<const float> logits, st
   met_.assign(logits.size(), 0);
   const auto penalty = static_cast<float>(options_.repetition_penalty);
   for (int32_t id : seen) {
+    if (static_cast<size_t>(id) >= logits.size()) continue;
     char& met = met_[static_cast<size_t>(id)];
     if (met != 0) continue;
     met = 1;
@@ -92,7 +97,7 @@ void TokenSampler::keep_min_p() {
 }
 
 const TokenSampler::Candidates& TokenSampler::candidates(std::span<const float> logits, std::span<const int32_t> seen) {
-  const std::span<const float> scores = penalized(logits, seen);
+  const std::span<const float> scores = penalized(allowed(logits), seen);
   if (options_.temperature == 0) {
     candidates_.assign(1, {static_cast<int32_t>(std::max_element(scores.begin(), scores.end()) - scores.begin()), 1.0});
     return candidates_;
@@ -110,6 +115,8 @@ TokenSampler::SampledToken TokenSampler::sample(std::span<const float> logits, s
   if (!std::isfinite(summary.log_sum_exp))
     throw Error(Error::Kind::diverged, "the model's logits are not finite: its weights hold infinities or NaN");
   auto id = static_cast<int32_t>(summary.largest);
+  if (const std::span<const float> some = allowed(logits); static_cast<size_t>(id) >= some.size())
+    id = static_cast<int32_t>(std::max_element(some.begin(), some.end()) - some.begin());
   if (options_.temperature != 0 || options_.repetition_penalty != 1) {
     const Candidates& left = candidates(logits, seen);
     size_t at = 0;

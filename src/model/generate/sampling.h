@@ -23,7 +23,8 @@ void check(const SamplingOptions& options);
 // Samples tokens. Holds scratch memory, so it serves one thread.
 class TokenSampler {
  public:
-  explicit TokenSampler(const SamplingOptions& options) : options_(options) {}
+  // Ids from `vocab` on are never sampled; 0: all may be. Vocabularies of models are often padded beyond those of their tokenizers.
+  explicit TokenSampler(const SamplingOptions& options, int64_t vocab = 0) : options_(options), vocab_(vocab) {}
 
   struct SampledToken {
     int32_t id = 0;
@@ -43,7 +44,10 @@ class TokenSampler {
   void keep_min_p();
   void normalize();
 
+  std::span<const float> allowed(std::span<const float> logits) const;
+
   SamplingOptions options_;
+  int64_t vocab_;
   std::vector<float> scores_;
   std::vector<char> met_;
   Candidates candidates_;

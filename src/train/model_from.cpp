@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
+#include "model/families/config.h"
 #include "snapshot/adapter.h"
 #include "train/build.h"
 #include "train/parameter_piece.h"
@@ -95,6 +96,12 @@ void start_from(Job& job, const snapshot::Pretrained& pretrained, comm::World& w
       base::fail_input("model.from = {}: rank {} reads other weights there than rank 0: every machine needs the same directory",
                        job.config.settings.model.from, rank);
   world.log().info("started from {}: {}, {} tensors", pretrained.path, pretrained.shape.family, whole.size());
+  if (const std::string dropout = model::requested_dropout(pretrained.shape); !dropout.empty())
+    world.log().info("{}/config.json asks for dropout ({}): Cairn trains {}, and keeps these fields in the config.json it writes",
+                     pretrained.path, dropout,
+                     job.config.settings.model.dropout > 0
+                         ? fmt::format("with model.dropout = {} on the residual stream alone", job.config.settings.model.dropout)
+                         : "without dropout");
 }
 
 }  // namespace cairn::train

@@ -76,6 +76,40 @@ TEST(Config, TakesDefaultsWhereTransformersDoes) {
   EXPECT_TRUE(parse_config(R"({"model_type": "gpt2", "vocab_size": 9, "n_embd": 8, "n_layer": 1, "n_head": 2})", "c").tied);
 }
 
+// What Cairn does not interpret goes back into the file.
+TEST(Config, KeepsTheFieldsItDoesNotRead) {
+  const std::string text = R"({"model_type": "gpt2", "vocab_size": 9, "n_embd": 8, "n_layer": 1, "n_head": 2, "attn_pdrop": 0.1,
+    "embd_pdrop": 0.0, "resid_pdrop": 0.2, "summary_type": "cls_index", "task_specific_params": {"text-generation": {"do_sample": true}},
+    "initializer_range": 0.5, "use_cache": false, "torch_dtype": "bfloat16", "_name_or_path": "gpt2", "n_ctx": 7})";
+  const DecoderShape shape = parse_config(text, "c");
+  const base::Json written = base::parse_json(format_config(shape));
+  EXPECT_EQ(written["attn_pdrop"], 0.1);
+  EXPECT_EQ(written["embd_pdrop"], 0.0);
+  EXPECT_EQ(written["resid_pdrop"], 0.2);
+  EXPECT_EQ(written["summary_type"], "cls_index");
+  EXPECT_EQ(written["task_specific_params"]["text-generation"]["do_sample"], true);
+  EXPECT_EQ(written["initializer_range"], 0.5);
+  EXPECT_EQ(written["use_cache"], false);
+  EXPECT_EQ(written["torch_dtype"], "float32") << "of the tensors that are written";
+  EXPECT_FALSE(written.contains("_name_or_path"));
+  EXPECT_EQ(written["n_ctx"], 1024) << "what Cairn knows better";
+  EXPECT_EQ(parse_config(format_config(shape), "c"), shape);
+  EXPECT_EQ(requested_dropout(shape), "attn_pdrop = 0.1, resid_pdrop = 0.2");
+}
+
+TEST(Config, KnowsTheDropoutThatAFileAsksFor) {
+  const auto llama = [](const std::string& more) { return parse_config(fmt::format("{{{}{}}}", kLlama, more), "c"); };
+  EXPECT_EQ(requested_dropout(llama("")), "");
+  EXPECT_EQ(requested_dropout(llama(R"(, "attention_dropout": 0.0)")), "");
+  EXPECT_EQ(requested_dropout(llama(R"(, "attention_dropout": 0.25)")), "attention_dropout = 0.25");
+  EXPECT_EQ(base::parse_json(format_config(llama(R"(, "attention_dropout": 0.25)")))["attention_dropout"], 0.25);
+  // GPT-2's is 0.1 where the file is silent; a model that begins here has none.
+  EXPECT_EQ(requested_dropout(parse_config(R"({"model_type": "gpt2", "vocab_size": 9, "n_embd": 8, "n_layer": 1, "n_head": 2})", "c")),
+            "attn_pdrop = 0.1, embd_pdrop = 0.1, resid_pdrop = 0.1");
+  EXPECT_EQ(requested_dropout(some("gpt2")), "");
+  EXPECT_EQ(base::parse_json(format_config(some("gpt2")))["attn_pdrop"], 0.0);
+}
+
 // Newer versions of transformers write rope_parameters in place of rope_theta and rope_scaling.
 TEST(Config, ReadsBothSpellingsOfTheRotaryKeys) {
   const DecoderShape old =

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace cairn::model {
@@ -49,6 +50,8 @@ struct DecoderShape {
   double dropout = 0;                       // dropout of what is added to the residual stream, in training
   std::string residual = "standard";        // one of kWirings (decoder/wiring.h)
   std::vector<int64_t> ladder_layers = {};  // ladder wiring: which layers, ascending
+  // Fields of the config.json it was read from that nothing here interprets, as JSON: they are written back.
+  std::vector<std::pair<std::string, std::string>> other_fields = {};
   bool operator==(const DecoderShape&) const = default;
 };
 

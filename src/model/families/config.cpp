@@ -278,7 +278,6 @@ void write_gpt2(base::OrderedJson& config, const DecoderShape& shape) {
   config["n_inner"] = shape.mlp;
   config["layer_norm_epsilon"] = shape.norm_eps;
   config["activation_function"] = "gelu_new";
-  for (const char* key : {"attn_pdrop", "embd_pdrop", "resid_pdrop"}) config[key] = 0.0;
 }
 
 void write_llama_like(base::OrderedJson& config, const DecoderShape& shape) {
@@ -293,7 +292,6 @@ void write_llama_like(base::OrderedJson& config, const DecoderShape& shape) {
   config["rms_norm_eps"] = shape.norm_eps;
   write_rope(config, shape);
   config["hidden_act"] = "silu";
-  config["attention_dropout"] = 0.0;
   if (style.attention_bias) config["attention_bias"] = shape.qkv_bias;
   if (style.mlp_bias) config["mlp_bias"] = shape.mlp_bias;
   if (style.sliding_window) config["sliding_window"] = shape.window > 0 ? base::OrderedJson(shape.window) : base::OrderedJson(nullptr);
@@ -314,7 +312,41 @@ std::vector<int64_t> ladder_layers(const Config& config, int64_t layers) {
   return numbers;
 }
 
+// Fields that are not true of what is written: the weights' type and place of the file that was read, and the other spelling of the rotary
+// keys, which are written as rope_theta and rope_scaling.
+constexpr const char* kNotKept[] = {"dtype", "torch_dtype", "_name_or_path", "rope_parameters"};
+
+// Fields that are written with a default and have no part in what Cairn computes: the file's value is kept.
+bool is_free(const FamilyConfig& style, const std::string& key) {
+  return key == "initializer_range" || key == "use_cache" ||
+         std::any_of(style.dropouts.begin(), style.dropouts.end(), [&](const auto& one) { return one.first == key; });
+}
+
+// What the file has and a config.json of this shape would not have.
+std::vector<std::pair<std::string, std::string>> other_fields_of(const base::Json& file, const DecoderShape& shape) {
+  const FamilyConfig& style = family(shape.family).config;
+  const base::Json own = base::parse_json(format_config(shape));
+  std::vector<std::pair<std::string, std::string>> kept;
+  for (const auto& [key, value] : file.items()) {
+    if (std::find(std::begin(kNotKept), std::end(kNotKept), key) != std::end(kNotKept)) continue;
+    if (!own.contains(key) || (is_free(style, key) && own[key] != value)) kept.emplace_back(key, base::compact(value));
+  }
+  for (const auto& [key, missing] : style.dropouts)
+    if (missing > 0 && !file.contains(key)) kept.emplace_back(key, base::compact(base::Json(missing)));
+  std::sort(kept.begin(), kept.end());
+  return kept;
+}
+
 }  // namespace
+
+std::string requested_dropout(const DecoderShape& shape) {
+  std::string text;
+  for (const auto& [key, missing] : family(shape.family).config.dropouts)
+    for (const auto& [kept, value] : shape.other_fields)
+      if (const base::Json number = kept == key ? base::parse_json(value) : base::Json(); number.is_number() && number > 0)
+        text += fmt::format("{}{} = {}", text.empty() ? "" : ", ", key, value);
+  return text;
+}
 
 std::string format_config(const DecoderShape& shape, const std::string& dtype) {
   base::OrderedJson config;
@@ -326,6 +358,7 @@ std::string format_config(const DecoderShape& shape, const std::string& dtype) {
   if (is_ladder(shape.residual)) config["ladder_layers"] = shape.ladder_layers;
   config["vocab_size"] = shape.vocab;
   kind.config.keys == FamilyConfig::Keys::gpt2 ? write_gpt2(config, shape) : write_llama_like(config, shape);
+  for (const auto& [key, missing] : kind.config.dropouts) config[key] = 0.0;  // a new model has none
   config["tie_word_embeddings"] = shape.tied;
   const auto id = [](const std::optional<int64_t>& token) { return token ? base::OrderedJson(*token) : base::OrderedJson(nullptr); };
   config["bos_token_id"] = id(shape.tokens.bos);
@@ -338,6 +371,7 @@ std::string format_config(const DecoderShape& shape, const std::string& dtype) {
   config["initializer_range"] = 0.02;
   config["use_cache"] = true;
   config["torch_dtype"] = dtype;
+  for (const auto& [key, value] : shape.other_fields) config[key] = base::parse_ordered_json(value);
   return base::pretty(config) + "\n";
 }
 
@@ -362,6 +396,7 @@ DecoderShape parse_config(const std::string& text, const std::string& file) {
   shape.tokens = special_tokens(config);
   kind.config.keys == FamilyConfig::Keys::gpt2 ? read_gpt2(shape, config) : read_llama_like(shape, config);
   if (is_ladder(shape.residual)) shape.ladder_layers = ladder_layers(config, shape.layers);
+  shape.other_fields = other_fields_of(parsed.value, shape);
   return shape;
 }
 

@@ -73,7 +73,7 @@ Family gpt2() {
           .qkv_bias = true,
           .out_bias = true,
           .mlp_bias = true,
-          .config = {.keys = FamilyConfig::Keys::gpt2},
+          .config = {.keys = FamilyConfig::Keys::gpt2, .dropouts = {{"attn_pdrop", 0.1}, {"embd_pdrop", 0.1}, {"resid_pdrop", 0.1}}},
           .linear_layers = "c_attn, c_proj and c_fc",
           .ignored_tensors = {".attn.bias", ".attn.masked_bias"}};  // causal masks, not biases
 }

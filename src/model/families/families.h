@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "model/decoder/norm.h"
@@ -31,6 +32,8 @@ struct FamilyConfig {
   bool mlp_bias = false;
   bool sliding_window = false;
   bool use_sliding_window = false;  // a switch, which must be off
+  // Probabilities of dropout, and what `transformers` takes where they are missing.
+  std::vector<std::pair<std::string, double>> dropouts = {{"attention_dropout", 0.0}};
 };
 
 // Everything in which one family of decoders differs from the others. A new family is a record in families.cpp, and a few lines in

@@ -8,6 +8,7 @@
 #include "base/checksum.h"
 #include "base/log.h"
 #include "base/stop.h"
+#include "base/text.h"
 #include "data/corpus/data_cache.h"
 #include "data/corpus/record.h"
 #include "data/corpus/source_tokens.h"
@@ -85,9 +86,14 @@ std::unique_ptr<Tokenizer> learn_tokenizer(int64_t vocab, const std::vector<Sour
   const uint64_t key =
       combine({content, static_cast<uint64_t>(vocab), static_cast<uint64_t>(kTrainingBytes),
                base::checksum(how.document_options.identity()), base::checksum(fmt::format("{}", fmt::join(specials, "\n")))});
+  const auto stored = [&]() -> std::unique_ptr<Tokenizer> {
+    const std::optional<std::string> json = cache.get("tokenizer", key);
+    return json ? make_bpe_tokenizer(read_tokenizer_json(*json, cache.path("tokenizer", key))) : nullptr;
+  };
+  if (std::unique_ptr<Tokenizer> found = stored()) return found;
   const std::unique_ptr<FileLock> lock = cache.lock("tokenizer", key);
-  if (const std::optional<std::string> json = cache.get("tokenizer", key))
-    return make_bpe_tokenizer(read_tokenizer_json(*json, cache.path("tokenizer", key)));
+  if (lock && lock->waited())
+    if (std::unique_ptr<Tokenizer> found = stored()) return found;
   std::vector<std::string> texts;
   for (const Source& source : sources) append_texts(source, how, kTrainingBytes / static_cast<int64_t>(sources.size()), texts);
   const std::vector<std::string_view> parts = without_specials(texts, specials);
@@ -143,7 +149,8 @@ void make_preference_dataset(const DataOptions& data, const SampleOptions& optio
   for (const auto& row : corpus.token_streams) files.insert(files.end(), row->files().begin(), row->files().end());
   auto samples = std::make_unique<PreferenceDataset>(std::make_shared<const TokenStream>(std::move(files)), options, corpus.origin);
   if (samples->left_out() > 0)
-    log.warn("{}: {} pairs are left out: their prompts alone fill data.length = {}", corpus.origin, samples->left_out(), options.length);
+    log.warn("{}: {} left out: the prompt alone fills data.length = {}", corpus.origin, base::plural(samples->left_out(), "pair"),
+             options.length);
   corpus.samples = std::move(samples);
 }
 
@@ -176,6 +183,8 @@ void check_data(const DataOptions& data) {
 
 Corpus open_token_streams(const DataOptions& data, const CorpusOptions& options, base::Log& log) {
   const std::vector<Source> sources = find_sources(data);
+  for (const Source& source : sources)
+    if (const std::string words = skipped_words(source.origin, source.skipped); !words.empty()) log.info("{}", words);
   const DataCache cache(options.cache_folder, log, options.stop);
   Corpus corpus;
   corpus.tokenizer = named_tokenizer(data);

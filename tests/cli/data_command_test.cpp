@@ -12,7 +12,7 @@ TEST(DataCommand, ShowsWhatFilesHold) {
                "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": \"Hello\"}]}\noops\n");
   const Outcome outcome = cairn(scratch, {"data", "inspect", "chat.jsonl", "--set", "data.template=plain"});
   EXPECT_EQ(outcome.code, 0) << outcome.output;
-  for (const char* said : {"jsonl", "1 document, 22 B of text, 81.8 % of it training targets, 1 bad lines",
+  for (const char* said : {"jsonl", "1 document, 22 B of text, 81.8 % of it training targets, 1 bad line\n",
                            "bad: chat.jsonl:2: invalid JSON at byte 1", "[Hi\n\n]Hello<|endoftext|>"})
     EXPECT_NE(outcome.output.find(said), std::string::npos) << said << "\nsaid: " << outcome.output;
 }

@@ -5,6 +5,7 @@
 
 #include "base/files.h"
 #include "base/log.h"
+#include "data/corpus/file_lock.h"
 #include "data/corpus/llmc_file.h"
 #include "data/corpus/source.h"
 #include "documents.h"
@@ -53,6 +54,21 @@ TEST(Corpus, ComesOutTheSameFromTheCache) {
   other.stories_seed = 2;
   EXPECT_FALSE(open_corpus(other, options, log).from_cache);
   EXPECT_TRUE(log.lines().empty());
+}
+
+// As where another run of the same data starts at the same time, and is slower.
+TEST(Corpus, WaitsForNobodyWhereTokensAndTokenizerAreCached) {
+  const Scratch scratch;
+  base::Log log = base::Log::capture();
+  const CorpusOptions options{.cache_folder = scratch.path("cache")};
+  open_corpus(small(), options, log);
+  std::vector<std::string> entries;
+  for (const auto& entry : std::filesystem::directory_iterator(scratch.path("cache"))) entries.push_back(entry.path().string());
+  std::vector<std::unique_ptr<FileLock>> others;
+  for (const std::string& entry : entries) others.push_back(std::make_unique<FileLock>(entry + ".lock", [] {}));
+  ASSERT_GE(others.size(), 2u);
+  EXPECT_TRUE(open_corpus(small(), options, log).from_cache);
+  EXPECT_TRUE(log.lines().empty()) << log.lines().back();
 }
 
 TEST(Corpus, IsMadeAnewWhereTheCacheIsDamaged) {
@@ -264,7 +280,7 @@ TEST(Corpus, GivesPairsOfPreferences) {
   EXPECT_EQ(corpus.samples->training(), (SampleRange{0, 1}));
   EXPECT_EQ(corpus.samples->tokens_in(0), 4);
   EXPECT_THAT(log.lines(), ElementsAre(HasSubstr("conversations become text by the template plain"),
-                                       HasSubstr("p.json: 1 pairs are left out: their prompts alone fill data.length = 8")));
+                                       HasSubstr("p.json: 1 pair left out: the prompt alone fills data.length = 8")));
   data.sources = {data.path};
   data.path.clear();
   data.weights = {1};
@@ -284,7 +300,7 @@ TEST(Corpus, SkipsBadLinesIfToldToAndSaysSoEveryTime) {
   EXPECT_TRUE(open_corpus(data, options, log).from_cache);
   EXPECT_THAT(log.lines(),
               ElementsAre(HasSubstr("data.path = " + data.path + ": 1 bad line was skipped: " + data.path + ":2: invalid JSON"),
-                          HasSubstr("data.path = " + data.path + ": 1 bad lines were skipped when it was tokenised")));
+                          HasSubstr("data.path = " + data.path + ": 1 bad line was skipped when it was tokenised")));
 }
 
 TEST(DataOptions, AreDescribedBySchema) {

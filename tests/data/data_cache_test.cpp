@@ -109,6 +109,17 @@ TEST(DataCache, MakesTokensOnceAndMapsThem) {
   EXPECT_TRUE(shelf.log.lines().empty());
 }
 
+// Whoever makes other tokens of this key (a run that began before they were finished) is not waited for.
+TEST(DataCache, WaitsForNobodyWhereTheTokensAreThere) {
+  Shelf shelf;
+  int times = 0;
+  shelf.cache.tokens(7, 100, Maker{&times});
+  const std::unique_ptr<FileLock> other = shelf.cache.lock("tokens", 7);
+  ASSERT_TRUE(other->held());
+  EXPECT_FALSE(shelf.cache.tokens(7, 100, Maker{&times}).made);
+  EXPECT_TRUE(shelf.log.lines().empty()) << shelf.log.lines().back();
+}
+
 TEST(DataCache, MakesDamagedTokensAnew) {
   Shelf shelf;
   int times = 0;

@@ -25,6 +25,16 @@ TEST(Records, MayBeTexts) {
   EXPECT_EQ(good(R"({"content": "two", "text": 5})", "content").text, "two");
 }
 
+// KTO's data: to train on a rejected answer as on a chosen one would teach the opposite.
+TEST(Records, MayNotBeRejectedAnswersAlone) {
+  for (const char* json : {R"({"prompt": "q", "completion": "a", "label": false})", R"({"prompt": "q", "response": "a", "label": false})"})
+    EXPECT_EQ(why(json),
+              "\"label\" is false: a rejected answer without its chosen one (KTO's data), which is not supported. Use preference pairs "
+              "(\"chosen\" and \"rejected\", data.kind = \"preference\"), or train on the records with \"label\": true alone");
+  EXPECT_EQ(good(R"({"prompt": "q", "completion": "a", "label": true})").messages, (Messages{{"user", "q"}, {"assistant", "a"}}));
+  EXPECT_EQ(good(R"({"text": "t", "label": false})").text, "t");
+}
+
 TEST(Records, MayBeConversationsOfEachForm) {
   const Messages pair = {{"user", "q"}, {"assistant", "a"}};
   for (const char* json :

@@ -49,6 +49,48 @@ TEST(FindFiles, RefusesForeignFormatsWithAWayOut) {
             "(\"cairntk1\"); give a plain UTF-8 text file, or say what it is with data.format");
 }
 
+TEST(FindFiles, RefusesTablesWithTheCommandThatConvertsThem) {
+  EXPECT_EQ(
+      refusal([] { detect_format("a.CSV", "text,label"); }),
+      "a.CSV: a table (CSV), which is not read as text. Convert it: python3 -c \"import csv, json, sys; [print(json.dumps(row)) for row "
+      "in csv.DictReader(sys.stdin)]\" < a.CSV > NEW.jsonl, and name its column with data.text_field");
+  EXPECT_THAT(refusal([] { detect_format("a.tsv", "text\tlabel"); }), HasSubstr("csv.DictReader(sys.stdin, delimiter='\\t')"));
+  const Scratch scratch;
+  EXPECT_EQ(find_files(scratch.write("a.csv", "prose, really"), "text", "data.path").at(0).format, Format::text);
+}
+
+TEST(FindFiles, NamesTheEncodingOfWideText) {
+  const Scratch scratch;
+  const auto wide = [](std::string_view text, bool little) {
+    std::string bytes;
+    for (const char c : text) bytes += little ? std::string{c, '\0'} : std::string{'\0', c};
+    return bytes;
+  };
+  const auto says = [&](const std::string& name, const std::string& bytes) {
+    return refusal([&] { find_files(scratch.write(name, bytes), "auto", "data.path"); });
+  };
+  EXPECT_EQ(says("a.txt", "\xff\xfe" + wide("Once", true)),
+            "data.path = " + scratch.path("a.txt") + ": text in UTF-16LE, and UTF-8 is read. Convert it: iconv -f UTF-16LE -t UTF-8 " +
+                scratch.path("a.txt") + " > NEW.txt");
+  EXPECT_THAT(says("b.jsonl", "\xfe\xff" + wide("{}", false)), HasSubstr("text in UTF-16BE"));
+  EXPECT_THAT(says("c.txt", wide("Once upon a time", true)), HasSubstr("text in UTF-16LE"));
+  EXPECT_THAT(says("d.txt", wide("Once upon a time", false)), HasSubstr("text in UTF-16BE"));
+  EXPECT_THAT(says("e.txt", std::string("\xff\xfe\0\0O\0\0\0", 8)), HasSubstr("text in UTF-32LE"));
+}
+
+TEST(FindFiles, SaysWhichFilesOfAFolderAreNotRead) {
+  const Scratch scratch;
+  std::filesystem::create_directory(scratch.path("b"));
+  for (const char* name : {"a.txt", "b/x.csv", "c.py", "d.log", ".hidden"}) scratch.write(name, "x");
+  scratch.write("empty.txt", "");
+  std::vector<std::string> skipped;
+  EXPECT_THAT(names_of(find_files(scratch.path(), "auto", "data.path", &skipped)), ElementsAre("a.txt:text"));
+  EXPECT_EQ(skipped_words("data.path = d", skipped),
+            "data.path = d: 4 files in the folder are not read, by name or because they are empty: b/x.csv, c.py, d.log, …");
+  EXPECT_EQ(skipped_words("d", {"x.py"}), "d: 1 file in the folder is not read, by name or because it is empty: x.py");
+  EXPECT_EQ(skipped_words("d", {}), "");
+}
+
 TEST(FindFiles, TakesFoldersInOrderAndPatterns) {
   const Scratch scratch;
   for (const char* folder : {"b", "b/c", ".hidden", "empty"}) std::filesystem::create_directory(scratch.path(folder));

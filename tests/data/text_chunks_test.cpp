@@ -95,6 +95,19 @@ TEST(TextChunks, AcceptUtf8AndAFewWrongBytes) {
   EXPECT_EQ(read(old_encoding), Texts{old_encoding});
 }
 
+TEST(TextChunks, NameTheEncodingOfTextInAnotherOne) {
+  const Scratch scratch;
+  const auto says = [&](const std::string& path) { return refusal([&] { texts_of(*make_text_reader(path, {})); }); };
+  std::string text;
+  for (int i = 0; i < 20; ++i) text += "Gr\xfc\xdf Gott, sch\xf6ner fremder Mann.\n";
+  const std::string latin = scratch.write("latin.txt", text);
+  EXPECT_EQ(says(latin), "data.path = " + latin + ": text in ISO-8859-1, and UTF-8 is read. Convert it: iconv -f ISO-8859-1 -t UTF-8 " +
+                             latin + " > NEW.txt");
+  EXPECT_NE(says(scratch.write("windows.txt", text + "\x93Nein\x94")).find("text in WINDOWS-1252"), std::string::npos);
+  EXPECT_EQ(texts_of(*make_text_reader(scratch.write("mixed.txt", text + "Gr\xc3\xbc\xc3\x9f"), {})).size(), 1u)
+      << "UTF-8 with some wrong bytes";
+}
+
 TEST(TextChunks, RefuseEachFileThatIsNoText) {
   const Scratch scratch;
   const auto says = [&](const std::string& path, const ChunkOptions& options = {}) {

@@ -34,14 +34,14 @@ data::DataOptions options_of(const DataArguments& a) {
 }
 
 std::string facts_of(const data::SourceFile& file, const data::Inspection& found) {
-  std::string facts = fmt::format("{:<6} {:>10}  {} document{}", name(file.format), base::human_bytes(file.bytes), found.documents,
-                                  found.documents == 1 ? "" : "s");
-  if (file.holds_tokens()) return facts + fmt::format(", {} tokens", found.tokens);
+  std::string facts =
+      fmt::format("{:<6} {:>10}  {}", name(file.format), base::human_bytes(file.bytes), base::plural(found.documents, "document"));
+  if (file.holds_tokens()) return facts + ", " + base::plural(found.tokens, "token");
   facts += fmt::format(", {} of text", base::human_bytes(found.text_bytes));
   if (found.target_bytes < found.text_bytes)
     facts += fmt::format(", {:.1f} % of it training targets",
                          100.0 * static_cast<double>(found.target_bytes) / static_cast<double>(found.text_bytes));
-  return facts + fmt::format(", {} bad lines", found.bad.count);
+  return facts + ", " + base::plural(found.bad.count, "bad line");
 }
 
 // The beginning of a document. Text that is not a training target stands in brackets.
@@ -60,7 +60,8 @@ int inspect(const DataArguments& a) {
   data::BadLines bad;
   data::Document first;
   int64_t documents = 0;
-  for (const data::SourceFile& file : data::find_files(options.path, options.format, "data.path")) {
+  std::vector<std::string> skipped;
+  for (const data::SourceFile& file : data::find_files(options.path, options.format, "data.path", &skipped)) {
     const data::Inspection found =
         data::inspect(file, document_options, {.line_bytes = options.line_bytes, .refuse_long = !options.skips_bad_lines()});
     terminal.line(fmt::format("{}\n  {}", file.path, facts_of(file, found)));
@@ -68,6 +69,7 @@ int inspect(const DataArguments& a) {
     documents += found.documents;
     if (first.parts.empty()) first = found.first;
   }
+  if (!skipped.empty()) terminal.line(base::printable(data::skipped_words(options.path, skipped)));
   for (const std::string& one : bad.named) terminal.line("bad: " + base::printable(one));
   if (bad.count > static_cast<int64_t>(bad.named.size())) terminal.line(fmt::format("bad: {} in all", bad.count));
   if (documents == 0)
@@ -88,7 +90,8 @@ int tokenize(const DataArguments& a) {
       options, {.cache_folder = cache.empty() ? "" : (cache / "data").string(), .threads = processors(), .progress = std::ref(progress)},
       a.out, log);
   progress.finish();
-  terminal->line(fmt::format("{}: {} tokens of {} documents, {}", a.out, shard.tokens, shard.documents, base::human_bytes(shard.bytes)));
+  terminal->line(fmt::format("{}: {} of {}, {}", a.out, base::plural(shard.tokens, "token"), base::plural(shard.documents, "document"),
+                             base::human_bytes(shard.bytes)));
   if (!options.tokenizer_file.empty()) return 0;
   const std::string tokenizer = a.out + ".tokenizer.json";
   base::write_atomically(tokenizer, shard.tokenizer->json());

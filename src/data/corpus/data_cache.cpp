@@ -120,8 +120,11 @@ DataCache::Found DataCache::tokens(uint64_t key, int64_t vocab, const std::funct
   if (folder_.empty()) return {made_in_memory(vocab, make), true};
   const std::string target = path("tokens", key);
   try {
-    const std::unique_ptr<FileLock> held = lock("tokens", key);
+    const bool was_there = std::filesystem::exists(target);
     if (std::optional<TokenShard> found = stored_tokens(key)) return {*found, false};
+    const std::unique_ptr<FileLock> held = lock("tokens", key);
+    if (!was_there || held->waited())  // somebody may have made it since; a bad one has been reported
+      if (std::optional<TokenShard> found = stored_tokens(key)) return {*found, false};
     if (held->held()) remove_parts(target);
     base::FileWriter file(target);
     TokenWriter writer([&](std::span<const std::byte> bytes) { file.write(bytes); }, vocab);

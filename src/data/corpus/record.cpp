@@ -129,6 +129,11 @@ void read_object(const Json& object, const std::string& text_field, Record& into
     into.kind = Record::Kind::text;
     return void(into.text = field(object, text_field));
   }
+  if (const auto label = object.find("label");
+      label != object.end() && label->is_boolean() && !label->get<bool>() && object.contains("prompt"))
+    throw BadRecord{
+        "\"label\" is false: a rejected answer without its chosen one (KTO's data), which is not supported. Use preference pairs "
+        "(\"chosen\" and \"rejected\", data.kind = \"preference\"), or train on the records with \"label\": true alone"};
   for (const auto& [question, answer] : kPairs)
     if (object.contains(question) && object.contains(answer)) return append_pair(object, question, answer, into.messages);
   throw BadRecord{

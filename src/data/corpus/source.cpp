@@ -37,6 +37,16 @@ int64_t Source::bytes() const {
   return sum;
 }
 
+namespace {
+
+Source find_source(const std::string& path, const std::string& format, const std::string& key) {
+  Source source{.origin = key + " = " + path, .files = {}};
+  source.files = find_files(path, format, key, &source.skipped);
+  return source;
+}
+
+}  // namespace
+
 std::vector<Source> find_sources(const DataOptions& data) {
   if (!data.path.empty() && !data.sources.empty())
     base::fail_input("data.path = {} and data.sources are both given: put the path among the sources", data.path);
@@ -46,10 +56,9 @@ std::vector<Source> find_sources(const DataOptions& data) {
   std::vector<Source> sources;
   for (const std::string& path : data.sources) {
     const std::string key = fmt::format("data.sources[{}]", sources.size());
-    sources.push_back({.origin = key + " = " + path, .files = find_files(path, data.format, key)});
+    sources.push_back(find_source(path, data.format, key));
   }
-  if (!data.path.empty())
-    sources.push_back({.origin = "data.path = " + data.path, .files = find_files(data.path, data.format, "data.path")});
+  if (!data.path.empty()) sources.push_back(find_source(data.path, data.format, "data.path"));
   if (sources.empty()) {
     if (data.needs().built_in.empty())
       base::fail_input("data.kind = {}: set data.path to a file of records with \"chosen\" and \"rejected\"", data.kind);

@@ -33,6 +33,7 @@ struct Source {
   std::string origin;             // "data.path = poems.txt"
   std::vector<SourceFile> files;  // empty: the text is in_memory
   std::shared_ptr<const Documents> in_memory = {};
+  std::vector<std::string> skipped = {};  // files of the folder that are not read
 
   bool holds_text() const;  // some of it needs tokenizing
   int64_t bytes() const;

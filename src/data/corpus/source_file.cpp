@@ -9,8 +9,10 @@
 
 #include "base/check.h"
 #include "base/did_you_mean.h"
+#include "base/text.h"
 #include "data/corpus/file_reader.h"
 #include "data/corpus/llmc_file.h"
+#include "data/corpus/text_encoding.h"
 #include "data/corpus/token_file.h"
 
 namespace cairn::data {
@@ -62,6 +64,8 @@ SourceFile look_at(const std::string& path, const std::string& format, const std
       if (at == kFormats.end()) base::fail_unknown("data.format", format, format_names());
       found.format = static_cast<Format>(at - kFormats.begin());
     }
+    if (!found.holds_tokens())
+      if (const std::string encoding = wide_encoding(head); !encoding.empty()) refuse_encoding(key, path, encoding);
     return found;
   } catch (Error& error) {
     if (error.sentence().find(path) == std::string::npos) throw error.with(key + " = " + path);
@@ -69,7 +73,7 @@ SourceFile look_at(const std::string& path, const std::string& format, const std
   }
 }
 
-std::vector<std::string> files_in(const std::string& folder, const std::string& key) {
+std::vector<std::string> files_in(const std::string& folder, const std::string& key, std::vector<std::string>* skipped) {
   std::vector<std::string> paths;
   std::error_code error;
   for (fs::recursive_directory_iterator at(folder, fs::directory_options::skip_permission_denied, error), end; !error && at != end;
@@ -79,9 +83,12 @@ std::vector<std::string> files_in(const std::string& folder, const std::string& 
       continue;
     }
     std::error_code ignored;
-    if (!at->is_regular_file(ignored) || at->file_size(ignored) == 0) continue;
-    const std::string ending = lower_ending(at->path());
-    if (std::find(kEndings.begin(), kEndings.end(), ending) != kEndings.end()) paths.push_back(at->path().string());
+    if (!at->is_regular_file(ignored)) continue;
+    const bool known = std::find(kEndings.begin(), kEndings.end(), lower_ending(at->path())) != kEndings.end();
+    if (known && at->file_size(ignored) > 0)
+      paths.push_back(at->path().string());
+    else if (skipped)
+      skipped->push_back(fs::relative(at->path(), folder, ignored).string());
   }
   if (error) base::fail_input("{} = {}: the folder cannot be read: {}", key, folder, error.message());
   if (paths.empty())
@@ -123,6 +130,11 @@ Format detect_format(const std::string& path, std::string_view head) {
     const size_t first = head.find_first_not_of("\xef\xbb\xbf \t\r\n");
     return first != std::string_view::npos && head[first] == '[' ? Format::json : Format::jsonl;
   }
+  if (ending == ".csv" || ending == ".tsv")
+    base::fail_input(
+        "{}: a table ({}), which is not read as text. Convert it: python3 -c \"import csv, json, sys; [print(json.dumps(row)) for row in "
+        "csv.DictReader(sys.stdin{})]\" < {} > NEW.jsonl, and name its column with data.text_field",
+        path, ending == ".csv" ? "CSV" : "TSV", ending == ".csv" ? "" : ", delimiter='\\t'", path);
   if (ending == ".bin" || ending == ".tokens") {
     base::fail_input(
         "{}: a binary file that is neither a token shard of llm.c (it would begin with 20240520 or 20240801) nor one of Cairn "
@@ -132,12 +144,24 @@ Format detect_format(const std::string& path, std::string_view head) {
   return Format::text;
 }
 
-std::vector<SourceFile> find_files(const std::string& path, const std::string& format, const std::string& key) {
+std::string skipped_words(const std::string& origin, std::vector<std::string> skipped) {
+  if (skipped.empty()) return "";
+  constexpr size_t kNamed = 3;
+  std::sort(skipped.begin(), skipped.end());
+  std::string words = fmt::format("{}: {} in the folder {} not read, by name or because {} empty: ", origin,
+                                  base::plural(static_cast<int64_t>(skipped.size()), "file"), skipped.size() == 1 ? "is" : "are",
+                                  skipped.size() == 1 ? "it is" : "they are");
+  for (size_t i = 0; i < std::min(skipped.size(), kNamed); ++i) words += (i == 0 ? "" : ", ") + skipped[i];
+  return words + (skipped.size() > kNamed ? ", …" : "");
+}
+
+std::vector<SourceFile> find_files(const std::string& path, const std::string& format, const std::string& key,
+                                   std::vector<std::string>* skipped) {
   std::error_code ignored;
   const fs::file_status status = fs::status(path, ignored);
   std::vector<std::string> paths = {path};
   if (fs::is_directory(status)) {
-    paths = files_in(path, key);
+    paths = files_in(path, key, skipped);
   } else if (!fs::exists(status)) {
     paths = matches_of(path);
     if (paths.empty() && path.find_first_of("*?[") != std::string::npos)

@@ -31,7 +31,12 @@ Format detect_format(const std::string& path, std::string_view head);
 
 // The files of one source: a file, all data files of a folder and of those in it, or those that match a pattern (texts/*.jsonl); in
 // the order of their paths. `format` is a word of data.format; `key` is the recipe key of the path, for errors. In folders, hidden
-// files, empty files and files with unknown extensions are skipped. Refused: no file at all.
-std::vector<SourceFile> find_files(const std::string& path, const std::string& format, const std::string& key);
+// files, empty files and files with unknown extensions are skipped; `skipped` gets the names of those that are not hidden. Refused: no file
+// at all.
+std::vector<SourceFile> find_files(const std::string& path, const std::string& format, const std::string& key,
+                                   std::vector<std::string>* skipped = nullptr);
+
+// One line about them: their number and the first names; empty for none.
+std::string skipped_words(const std::string& origin, std::vector<std::string> skipped);
 
 }  // namespace cairn::data

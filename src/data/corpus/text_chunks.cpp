@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "data/corpus/chunks.h"
 #include "data/corpus/file_reader.h"
+#include "data/corpus/text_encoding.h"
 #include "data/tokenizer.h"
 #include "data/tokenizer/utf8_check.h"
 
@@ -13,8 +14,9 @@ namespace {
 
 bool is_line_break(char c) { return c == '\n' || c == '\r'; }
 
-// Refuses text whose non-ASCII bytes are mostly invalid UTF-8. Text in an old 8-bit encoding passes if most of it is ASCII.
+// Refuses text in another encoding, and text of which a tenth is invalid UTF-8. A few wrong bytes pass.
 void check_head(std::string_view head, const std::string& path) {
+  if (const std::string encoding = narrow_encoding(head); !encoding.empty()) refuse_encoding("data.path", path, encoding);
   size_t wrong = 0;
   size_t first_wrong = 0;
   for (size_t at = 0; at < head.size();) {
@@ -131,7 +133,7 @@ class TextReader final : public ChunkReader {
     if (!text.empty() || (ends && !at_start_)) {
       const auto begin = static_cast<int64_t>(chunk.text.size());
       chunk.text += text;
-      chunk.pieces.push_back({begin, static_cast<int64_t>(chunk.text.size()), 1, ends});
+      chunk.pieces.push_back({begin, static_cast<int64_t>(chunk.text.size()), 1, ends, at_start_});
       ++documents_;
     }
     at_start_ = ends;

@@ -38,6 +38,7 @@ def make_model(folder):
     bpe.decoder = tokenizers.decoders.ByteLevel()
     trainer = tokenizers.trainers.BpeTrainer(vocab_size=400, special_tokens=["<|endoftext|>"], initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet())
     bpe.train_from_iterator([sentence(50) for _ in range(50)], trainer)
+    bpe.post_processor = tokenizers.processors.TemplateProcessing(single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", 0)])
     bpe.save(os.path.join(folder, "tokenizer.json"))
     config = transformers.LlamaConfig(vocab_size=bpe.get_vocab_size(), hidden_size=48, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
                                       num_key_value_heads=2, max_position_embeddings=LENGTH, bos_token_id=0, eos_token_id=0, initializer_range=0.3)
@@ -56,7 +57,7 @@ def losses(model, ids):
 def text_loss(model, bpe, texts, window, stride):
     total, tokens = 0.0, 0
     for text in texts:
-        ids = [0] + bpe.encode(text).ids
+        ids = bpe.encode(text).ids  # begins with <|endoftext|>, which the post-processor adds
         first, done = 0, 1
         while done < len(ids):
             end = min(len(ids), first + window + 1)

@@ -39,14 +39,31 @@ class Tokenizer {
   // The text of a Hugging Face tokenizer.json that gives the same ids.
   virtual std::string json() const = 0;
 
-  // The id that ends a document: the first of <|endoftext|>, <|end_of_text|>, </s>, <eos> and <|im_end|> that exists. Refuses a tokenizer
-  // without any.
+  // The ids that this tokenizer puts before a text: its post-processor's, or bos_token where add_bos_token is set.
+  virtual std::vector<int32_t> begin_ids() const { return {}; }
+
+  // The id that ends a document: the declared one, else the first of <|endoftext|>, <|end_of_text|>, </s>, <eos> and <|im_end|> that
+  // exists. Refuses a tokenizer without any.
   int32_t end_of_text() const;
   std::optional<int32_t> find_end_of_text() const;  // none where it does not exist
-  std::string_view end_of_text_name() const;
-  // The id that begins a text, if there is one: <s>, <|begin_of_text|> or <bos>.
+  std::string end_of_text_name() const;
+  // The id that begins a text, where one is declared or begin_ids() has one.
   std::optional<int32_t> begin_of_text() const;
+
+  // What the files beside the tokenizer say (tokenizer/declared_tokens.h). An id that is not given stays as it was.
+  struct Declared {
+    std::optional<int32_t> begin = {}, end = {};
+  };
+  void declare(const Declared& declared);
+
+ private:
+  Declared declared_;
 };
+
+// The ids before every text, the same in training, evaluation and generation: those that the tokenizer adds. Where it adds none and the
+// model was trained here, that is the token that ends the document before: each document followed one. Conversations have none: their
+// template writes what they begin with.
+std::vector<int32_t> text_prefix(const Tokenizer& tokenizer, bool trained_here);
 
 // Equal for tokenizers that give equal ids. Identifies the tokenizer in caches and snapshots.
 uint64_t hash(const Tokenizer& tokenizer);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kBatchesAtOnce = 32;  // windows of this many batches are collected, so that windows of similar length share a batch
 
-// A document's tokens, without the end-of-text token at its end (or, in shards of other programs, at its beginning).
+// A document's tokens, without the end-of-text token at its end. (Shards of other programs may have one at the beginning: it is context.)
 struct Text {
   std::vector<int32_t> tokens;
   std::vector<bool> counts;  // which are targets; empty: all
@@ -24,18 +24,21 @@ Text text_of(const data::TokenStream& row, int64_t document, std::optional<int32
   row.copy(first, count, ids.data());
   if (row.masked()) row.mask_non_targets(first, count, targets.data());
   if (end && count > 0 && ids.back() == *end) --count;
-  const int64_t skipped = end && count > 0 && ids.front() == *end ? 1 : 0;
   Text text;
-  text.tokens.assign(ids.begin() + skipped, ids.begin() + count);
+  text.tokens.assign(ids.begin(), ids.begin() + count);
   if (row.masked())
-    for (int64_t i = skipped; i < count; ++i) text.counts.push_back(targets[static_cast<size_t>(i)] != data::kIgnoreIndex);
+    for (int64_t i = 0; i < count; ++i) text.counts.push_back(targets[static_cast<size_t>(i)] != data::kIgnoreIndex);
   return text;
 }
 
-int64_t bytes_of(const data::Tokenizer& tokenizer, const Text& text) {
-  if (text.counts.empty()) return static_cast<int64_t>(tokenizer.decode(text.tokens).size());
+// Of the tokens that are scored: those after the first `context`.
+int64_t bytes_of(const data::Tokenizer& tokenizer, const Text& text, size_t context) {
+  if (text.counts.empty()) {
+    const std::string all = tokenizer.decode(text.tokens), before = tokenizer.decode(std::span(text.tokens).first(context));
+    return static_cast<int64_t>(all.size()) - static_cast<int64_t>(before.size());
+  }
   int64_t bytes = 0;
-  for (size_t i = 0; i < text.tokens.size(); ++i)
+  for (size_t i = context; i < text.tokens.size(); ++i)
     if (text.counts[i]) bytes += static_cast<int64_t>(tokenizer.piece(text.tokens[i]).size());
   return bytes;
 }
@@ -59,23 +62,24 @@ class WindowedScoring {
         on_document_(on_document),
         progress_(progress),
         tokens_(tokens),
-        end_(evaluated.tokenizer.find_end_of_text()) {
-    prefix_ = evaluated.before;
-    if (prefix_.empty() && evaluated.begin) prefix_ = {*evaluated.begin};
-  }
+        end_(evaluated.tokenizer.find_end_of_text()),
+        prefix_(options.as_written ? std::vector<int32_t>() : evaluated.before) {}
 
   void add(const data::TokenStream& row, int64_t document) {
     const Text text = text_of(row, document, end_);
-    waiting_.push_back({.documents = 1, .tokens = 0, .bytes = bytes_of(evaluated_.tokenizer, text), .loss = 0});
     evaluated_.check(text.tokens);
-    std::vector<int32_t> all = prefix_;
+    // A text that was tokenised for training begins with its prefix already.
+    const bool has_prefix = text.tokens.size() >= prefix_.size() && std::equal(prefix_.begin(), prefix_.end(), text.tokens.begin());
+    std::vector<int32_t> all = has_prefix ? std::vector<int32_t>() : prefix_;
+    const auto before = static_cast<int64_t>(all.size());
     all.insert(all.end(), text.tokens.begin(), text.tokens.end());
     const auto size = static_cast<int64_t>(all.size()), begin = std::max<int64_t>(1, static_cast<int64_t>(prefix_.size()));
+    const auto context = static_cast<size_t>(std::clamp<int64_t>(begin - before, 0, size - before));
+    waiting_.push_back({.documents = 1, .tokens = 0, .bytes = bytes_of(evaluated_.tokenizer, text, context), .loss = 0});
     for (int64_t first = 0, done = begin, end = 0; done < size; first += stride_, done = end) {
       end = std::min(size, first + window_ + 1);
       scored_.push_back({{all.begin() + first, all.begin() + end}, done - first});
       Window window{.document = first_document_ + static_cast<int64_t>(waiting_.size()) - 1};
-      const auto before = static_cast<int64_t>(prefix_.size());
       if (!text.counts.empty())
         for (int64_t i = done; i < end; ++i) window.counts.push_back(i >= before && text.counts[static_cast<size_t>(i - before)]);
       windows_.push_back(std::move(window));

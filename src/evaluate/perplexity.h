@@ -12,6 +12,7 @@ struct PerplexityOptions {
   int64_t stride = 0;         // new tokens per window after the first, the rest is context; 0: all (disjoint chunks)
   int64_t batch = 8;          // windows per batch
   int64_t documents_max = 0;  // 0: all
+  bool as_written = false;    // conversations: their template has written what stands before them, and nothing is added
 };
 
 // Loss over texts, as sums, so that means are over all tokens.
@@ -31,9 +32,10 @@ struct TextLoss {
 void check(const PerplexityOptions& options, const EvaluatedModel& evaluated);
 
 // Scores every token of every document once, given the tokens before it in its document. The context of the first token is
-// EvaluatedModel::before or begin; where there is neither, it is not scored. A long document is read in windows that advance by `stride`:
-// the first window scores all of its tokens, later windows score only new ones, which have at least window - stride tokens of context. The
-// token that ends a document is not scored; in conversations only targets are. Calls `on_document` for each document, in order.
+// EvaluatedModel::before, which is put there where the document does not begin with it; without it, the first token is not scored. A long
+// document is read in windows that advance by `stride`: the first window scores all of its tokens, later windows score only new ones, which
+// have at least window - stride tokens of context. The token that ends a document is not scored; in conversations only targets are. Calls
+// `on_document` for each document, in order.
 TextLoss perplexity(const EvaluatedModel& evaluated, const data::TokenStream& row, const PerplexityOptions& options,
                     const std::function<void(const TextLoss& document)>& on_document = {}, const OnProgress& progress = {});
 

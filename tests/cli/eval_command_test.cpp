@@ -1,6 +1,8 @@
 // `cairn eval`, run as a user would run it.
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <map>
 #include <sstream>
 
 #include <gtest/gtest.h>
@@ -67,6 +69,100 @@ TEST_F(EvalCommand, MeasuresTextsOfAnyKindTogether) {
   EXPECT_EQ(lines, 4);
   EXPECT_NEAR(both["loss"].get<double>(), loss / tokens, 1e-9);
   EXPECT_NEAR(both["bits_per_byte"].get<double>(), loss / std::log(2.0) / static_cast<double>(bytes), 1e-9);
+}
+
+TEST_F(EvalCommand, GivesFiguresOfEachFileAndOfAllTogether) {
+  const base::Json both = results({"--data", "a.txt", "b.jsonl"})["results"][0];
+  ASSERT_EQ(both["files"].size(), 2u);
+  double loss = 0, tokens = 0;
+  for (const char* name : {"a.txt", "b.jsonl"}) {
+    const base::Json alone = results({"--data", name})["results"][0], &of = both["files"][name[0] - 'a'];
+    EXPECT_EQ(of["file"], name);
+    for (const char* figure : {"documents", "tokens", "bytes"}) EXPECT_EQ(of[figure], alone[figure]) << name;
+    for (const char* figure : {"loss", "perplexity", "bits_per_byte"})
+      EXPECT_NEAR(of[figure].get<double>(), alone[figure].get<double>(), 1e-6 * alone[figure].get<double>()) << name;
+    loss += of["loss"].get<double>() * of["tokens"].get<double>();
+    tokens += of["tokens"].get<double>();
+  }
+  EXPECT_EQ(both["tokens"], tokens);
+  EXPECT_NEAR(both["loss"].get<double>(), loss / tokens, 1e-6);
+  const Outcome table = cairn(*scratch, {"eval", "run", "--data", "a.txt", "b.jsonl"});
+  for (const char* row : {"a.txt      loss", "b.jsonl    loss", "all files  loss", "of 4 documents"})
+    EXPECT_NE(table.output.find(row), std::string::npos) << row << "\n" << table.output;
+  std::filesystem::create_directory(*scratch / "folder");
+  scratch->file("folder/one.txt", "It slept.");
+  scratch->file("folder/notes.csv", "a,b");
+  const Outcome one = cairn(*scratch, {"eval", "run", "--data", "folder"});
+  EXPECT_NE(one.output.find("of 1 document;"), std::string::npos) << one.output;
+  EXPECT_NE(one.output.find("1 file in the folder is not read, by name or because it is empty: notes.csv"), std::string::npos)
+      << one.output;
+}
+
+// The weights of the run as somebody else's directory: without a manifest, with these files beside it.
+class EvalOfADirectory : public EvalCommand {
+ protected:
+  static void make(const std::string& name, const std::map<std::string, std::string>& files) {
+    std::filesystem::create_directory(*scratch / name);
+    for (const auto& step : std::filesystem::recursive_directory_iterator(*scratch / "run"))
+      for (const char* file : {"config.json", "model.safetensors", "tokenizer.json"})
+        if (step.path().filename() == file)
+          std::filesystem::copy_file(step.path(), *scratch / name / file, std::filesystem::copy_options::overwrite_existing);
+    for (const auto& [file, text] : files) scratch->file(name + "/" + file, text);
+  }
+
+  static base::Json perplexity_of(const std::string& folder, const std::string& data) {
+    const Outcome outcome = cairn(*scratch, {"eval", folder, "--json", "--data", data});
+    EXPECT_EQ(outcome.code, 0) << outcome.output;
+    return base::parse_json(outcome.output.substr(outcome.output.find("{\"model\"")))["results"][0];
+  }
+};
+
+TEST_F(EvalOfADirectory, PutsBosBeforeATextOnlyWhereTheTokenizerDoes) {
+  scratch->file("one.jsonl", "{\"text\": \"Once there was a cat.\"}\n");
+  make("none", {{"tokenizer_config.json", R"({"bos_token": "<|endoftext|>"})"}});
+  make("adds", {{"tokenizer_config.json", R"({"bos_token": "<|endoftext|>", "add_bos_token": true})"}});
+  const base::Json none = perplexity_of("none", "one.jsonl"), adds = perplexity_of("adds", "one.jsonl"),
+                   run = perplexity_of("run", "one.jsonl");
+  EXPECT_EQ(none["before"], base::Json::array());
+  EXPECT_EQ(adds["before"].size(), 1u);
+  EXPECT_EQ(none["tokens"].get<int64_t>() + 1, adds["tokens"].get<int64_t>()) << "without context, the first token is not counted";
+  // A model trained here has read the end of a document before each text; it is the same token.
+  EXPECT_EQ(run["before"], adds["before"]);
+  EXPECT_EQ(run["tokens"], adds["tokens"]);
+  EXPECT_NEAR(run["loss"].get<double>(), adds["loss"].get<double>(), 1e-6);
+}
+
+// The template writes the first token itself, and no other is put before it.
+TEST_F(EvalOfADirectory, ReadsConversationsAsTheirTemplateWritesThem) {
+  const std::string chat = R"("chat_template": "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}")";
+  make("bos", {{"tokenizer_config.json", R"({"bos_token": "<|endoftext|>", "add_bos_token": true, )" + chat + "}"}});
+  make("plain", {{"tokenizer_config.json", R"({"bos_token": "<|endoftext|>", )" + chat + "}"}});
+  scratch->file("chat.jsonl", R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": " xz"}]})");
+  const base::Json with = perplexity_of("bos", "chat.jsonl"), without = perplexity_of("plain", "chat.jsonl");
+  EXPECT_EQ(with["before"], base::Json::array());
+  EXPECT_EQ(with["tokens"], without["tokens"]);
+  EXPECT_NEAR(with["loss"].get<double>(), without["loss"].get<double>(), 1e-7);
+  // As multiple choice judges them: the answer after the same ids.
+  scratch->file("choice.jsonl", R"({"context": "q", "choices": [" xz", " b"], "answer": 0})");
+  const Outcome judged = cairn(*scratch, {"eval", "bos", "--task", "multiple-choice", "choice.jsonl", "--items", "judged.jsonl"});
+  EXPECT_EQ(judged.code, 0) << judged.output;
+  const double likelihood = base::parse_json(scratch->text_of("judged.jsonl"))["log_likelihoods"][0];
+  EXPECT_GT(with["tokens"].get<double>(), 0);
+  EXPECT_NEAR(with["loss"].get<double>() * with["tokens"].get<double>(), -likelihood, 1e-4);
+}
+
+// Padded vocabularies are usual; a tokenizer with more ids belongs to another model.
+TEST_F(EvalOfADirectory, RefusesATokenizerThatIsTooLargeAsGenerationDoes) {
+  make("large", {});
+  std::string json = scratch->text_of("large/tokenizer.json");
+  const std::string more = R"("added_tokens": [{"id": 260, "content": "<more>", "special": true},)";
+  json.replace(json.find("\"added_tokens\": ["), std::string("\"added_tokens\": [").size(), more);
+  scratch->file("large/tokenizer.json", json);
+  const std::string says = "large: its vocabulary has 260 entries, the tokenizer 261. Use the tokenizer that belongs to the model.";
+  EXPECT_NE(refused({"eval", "large", "--data", "a.txt"}).find(says), std::string::npos);
+  EXPECT_NE(refused({"generate", "large", "--prompt", "a"}).find(says), std::string::npos);
+  EXPECT_NE(refused({"chat", "large"}).find(says), std::string::npos);
+  EXPECT_NE(refused(tiny({"train", "--set", "model.from=large", "--data", "a.txt"})).find(says), std::string::npos);
 }
 
 TEST_F(EvalCommand, IsTheSameForAnyBatch) {

@@ -258,7 +258,7 @@ TEST(BpeTokenizer, RefusesToEndADocumentWithoutAToken) {
   bpe.added.clear();
   bpe.pieces.back() = "no end";
   EXPECT_EQ(refusal([&] { make_bpe_tokenizer(bpe)->end_of_text(); }),
-            "the tokenizer has no token that ends a document: add one of <|endoftext|>, <|end_of_text|>, </s>, <eos>, <|im_end|>");
+            "the tokenizer has no token that ends a document. Name one as eos_token in tokenizer_config.json beside it.");
 }
 
 }  // namespace

@@ -71,6 +71,29 @@ TEST(Tokenize, EndsEachDocument) {
   EXPECT_EQ(outcome.row.document_begin(1), 3);
 }
 
+// As in `transformers`; what a template writes stays as it is.
+TEST(Tokenize, BeginsEachTextOnceWithWhatTheTokenizerAddsAndNoConversation) {
+  const std::string_view nothing = "x";
+  Bpe bpe = train_bpe(std::span(&nothing, 1), {.vocab = 258, .specials = {"<s>", "</s>"}});
+  bpe.begin = {256};
+  const auto tokenizer = make_bpe_tokenizer(std::move(bpe));
+  DocumentOptions document_options;
+  document_options.renderer = make_renderer("plain", "</s>");
+  const TokenizedOutcome lines =
+      run_lines("{\"text\": \"ab\"}\n{\"question\": \"q\", \"answer\": \"a\"}\n", *tokenizer, {.document_options = document_options});
+  EXPECT_EQ(ids_of(lines.row), (Ids{256, 'a', 'b', 257, 'q', '\n', '\n', 'a', 257}));
+  const Documents two{.origin = "a test", .text = "a b c d--e", .spans = {{0, 7}, {9, 10}}};
+  for (const int64_t chunk_bytes : {1, 2, 100})
+    EXPECT_EQ(ids_of(run(two, *tokenizer, {.threads = 2, .chunk_bytes = chunk_bytes}).row),
+              (Ids{256, 'a', ' ', 'b', ' ', 'c', ' ', 'd', 257, 256, 'e', 257}));
+  const Scratch scratch;
+  const std::string file = scratch.write("x.txt", "a b c d\n<|endoftext|>e");
+  const auto open = [&](const ChunkOptions& options) { return make_text_reader(file, options); };
+  for (const int64_t chunk_bytes : {1, 2, 100})
+    EXPECT_EQ(ids_of(run(open, *tokenizer, {.chunk_bytes = chunk_bytes}, 22).row),
+              (Ids{256, 'a', ' ', 'b', ' ', 'c', ' ', 'd', 257, 256, 'e', 257}));
+}
+
 TEST(Tokenize, GivesTheSameIdsForAnyChunksAndThreads) {
   const Documents stories = generate_stories(2, 30000);
   const auto tokenizer = story_tokenizer(stories);

@@ -127,12 +127,31 @@ TEST(Perplexity, CountsOnlyWhatIsAskedFor) {
 TEST(Perplexity, LeavesOutTheFirstTokenWhereNothingStandsBeforeIt) {
   SmallModel small;
   EvaluatedModel evaluated = small.evaluated();
-  evaluated.before = {};
-  EXPECT_EQ(perplexity(evaluated, *rows({"abc"}), {}).tokens, 3) << "after what begins a text";
-  evaluated.begin = std::nullopt;
+  evaluated.before = {};  // it has a token that begins an empty prompt (begin), and adds none to texts, as transformers does not
   const TextLoss found = perplexity(evaluated, *rows({"abc"}), {});
   EXPECT_EQ(found.tokens, 2);
+  EXPECT_EQ(found.bytes, 2);
   EXPECT_NEAR(found.loss, sum_of(small.log_probabilities({'a', 'b', 'c'})), 1e-4);
+}
+
+TEST(Perplexity, AddsNothingBeforeADocumentThatBeginsSoAlready) {
+  SmallModel small;
+  data::TestDocument begun = document("abc");
+  begun.tokens.insert(begun.tokens.begin(), 256);
+  const TextLoss found = perplexity(small.evaluated(), *data::row_of({begun}, 257), {});
+  EXPECT_EQ(found.tokens, 3);
+  EXPECT_EQ(found.bytes, 3);
+  EXPECT_NEAR(found.loss, sum_of(small.log_probabilities({256, 'a', 'b', 'c'})), 1e-4);
+}
+
+// A template writes what a conversation begins with: here its first token is 7.
+TEST(Perplexity, ReadsConversationsWithTheIdsOfTheirTemplateAlone) {
+  SmallModel small;
+  data::TestDocument written = document("\x07yes");
+  written.targets = {0, 1, 1, 1, 0};
+  const TextLoss found = perplexity(small.evaluated(), *data::row_of({written}, 257), {.as_written = true});
+  EXPECT_EQ(found.tokens, 3);
+  EXPECT_NEAR(found.loss, sum_of(small.log_probabilities({7, 'y', 'e', 's'})), 1e-4);
 }
 
 TEST(Perplexity, RefusesWindowsThatCannotBe) {

@@ -1,5 +1,7 @@
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <map>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,6 +12,8 @@
 #include "base/stop.h"
 #include "comm/world.h"
 #include "data/subset.h"
+#include "data/tokenizer/byte_tokenizer.h"
+#include "data/tokenizer/open_tokenizer.h"
 #include "harness/ranks.h"
 #include "harness/scratch_folder.h"
 #include "kernels/aten.h"
@@ -101,6 +105,76 @@ TEST(ModelFrom, RefusesKeysThatSayOtherwiseAndFoldersThatAreNone) {
   EXPECT_THAT(refusal_of_settings({from, "model.kind=llama"}), HasSubstr("model.kind = \"llama\""));
   EXPECT_THAT(refusal_of_settings({"model.from=" + (scratch / "absent").string()}), HasSubstr("no such directory"));
   EXPECT_THROW(losses_of(scratch / "x", {from, "data.length=13"}), Error);  // longer than what the model was made for
+}
+
+// Somebody else's directory with this tokenizer: a model of `shape` whose values `set` changes.
+std::string foreign_model(const fs::path& folder, const model::DecoderShape& shape, const std::map<std::string, std::string>& texts,
+                          const std::function<void(const mesh::NamedTensors&)>& set = {}) {
+  const auto decoder = model::make_decoder(shape);
+  const at::Tensor flat = at::full({decoder->elements()}, 0.02);
+  const mesh::NamedTensors views = decoder->layout().views(flat);
+  if (set) set(views);
+  snapshot::write_pretrained(folder, shape, views, texts, {}, base::real_disk());
+  return folder.string();
+}
+
+model::DecoderShape small_shape(int64_t vocab, const std::string& family = "llama") {
+  return {.vocab = vocab,
+          .embed = 16,
+          .layers = 1,
+          .heads = 2,
+          .kv_heads = 2,
+          .head_dim = 8,
+          .mlp = 24,
+          .length = 16,
+          .tied = false,
+          .family = family};
+}
+
+// "<|end|>" is no name that Cairn knows.
+TEST(ModelFrom, EndsDocumentsWithTheTokenThatTheDirectoryDeclares) {
+  const harness::ScratchFolder scratch;
+  std::string tokenizer = data::make_byte_tokenizer()->json();
+  for (size_t at; (at = tokenizer.find("<|endoftext|>")) != std::string::npos;) tokenizer.replace(at, 13, "<|end|>");
+  const std::string from = foreign_model(scratch / "theirs", small_shape(257),
+                                         {{"tokenizer.json", tokenizer}, {"tokenizer_config.json", R"({"eos_token": "<|end|>"})"}});
+  EXPECT_EQ(losses_of(scratch / "run", {"model.from=" + from, "log.samples=1"}).size(), 2u);
+  const auto written = data::open_tokenizer(snapshot::step_folder(scratch / "run", 2).string());
+  EXPECT_EQ(written->end_of_text(), 256);
+}
+
+// Rows 257 and 258 of the head point in opposite directions, far: one of them is the likeliest token after any text.
+TEST(ModelFrom, SamplesOnlyIdsThatTheTokenizerHas) {
+  const harness::ScratchFolder scratch;
+  const std::string from = foreign_model(scratch / "padded", small_shape(260), {{"tokenizer.json", data::make_byte_tokenizer()->json()}},
+                                         [](const mesh::NamedTensors& views) {
+                                           for (const auto& [name, tensor] : views) {
+                                             if (name != "lm_head.weight") continue;
+                                             tensor[257].fill_(1000);
+                                             tensor[258].fill_(-1000);
+                                           }
+                                         });
+  EXPECT_EQ(losses_of(scratch / "run", {"model.from=" + from, "log.samples=2", "optim.learning_rate=1e-9"}).size(), 2u);
+  EXPECT_THAT(base::read_file(scratch / "run" / "report.html", 1 << 24), HasSubstr("What it writes"));
+}
+
+TEST(ModelFrom, SaysThatItTrainsWithoutDropoutAndKeepsWhatTheFileAsksFor) {
+  const harness::ScratchFolder scratch;
+  model::DecoderShape shape = small_shape(257, "gpt2");
+  shape.qkv_bias = shape.out_bias = shape.mlp_bias = true;
+  shape.other_fields = {{"attn_pdrop", "0.1"}, {"summary_type", "\"mean\""}};
+  const std::string from = foreign_model(scratch / "theirs", shape, {{"tokenizer.json", data::make_byte_tokenizer()->json()}});
+  const base::Stop never;
+  const harness::Run ran = harness::on_ranks(1, {.on = harness::On::local}, [&](comm::World& world) {
+    Start start;
+    start.out = scratch / "run";
+    run(world, short_run({"model.from=" + from}), start, {}, never);
+  });
+  EXPECT_THAT(ran.log.at(0),
+              testing::Contains(HasSubstr("config.json asks for dropout (attn_pdrop = 0.1): Cairn trains without dropout, and keeps")));
+  const std::string config = base::read_file(snapshot::step_folder(scratch / "run", 2) / "config.json", 10'000);
+  EXPECT_THAT(config, HasSubstr("\"attn_pdrop\": 0.1"));
+  EXPECT_THAT(config, HasSubstr("\"summary_type\": \"mean\""));
 }
 
 // Every parameter of a snapshot, merged where it has an adapter.

@@ -23,6 +23,7 @@
 #include "cli/text/language_model.h"
 #include "data/chat/template_date.h"
 #include "data/corpus.h"
+#include "data/corpus/source_file.h"
 #include "data/corpus/tokenize_progress.h"
 #include "evaluate/exact_match.h"
 #include "evaluate/multiple_choice.h"
@@ -33,6 +34,7 @@ namespace {
 
 constexpr int64_t kEvalLengthMax = 1 << 17;  // tokens read at once, where the model would read more
 constexpr int64_t kPrefixBytesMax = 10'000'000;
+constexpr size_t kFilesApart = 100;  // with more files, figures are those of the given paths
 
 // One line of the table: a figure, with its standard error if it is a fraction.
 struct Figure {
@@ -71,11 +73,17 @@ class Evaluation {
   }
 
   void measure_texts() {
-    const evaluate::PerplexityOptions options{.window = a_.window, .stride = a_.stride, .batch = a_.batch, .documents_max = a_.limit};
+    evaluate::PerplexityOptions options{.window = a_.window, .stride = a_.stride, .batch = a_.batch, .documents_max = a_.limit};
     check(options, *evaluated_);
-    const data::Corpus corpus = open_texts();
+    const data::DataOptions data = data_options();
+    const data::Corpus corpus = open_texts(data);
     evaluate::TextLoss total;
+    base::OrderedJson files = base::OrderedJson::array();
+    bool as_written = true;
     for (size_t i = 0; i < corpus.token_streams.size(); ++i) {
+      const std::string file = data.sources.empty() ? data.path : data.sources[i];
+      options.as_written = is_conversations(corpus, i, data);
+      as_written = as_written && options.as_written;
       int64_t document = 0;
       const auto keep = [&](const evaluate::TextLoss& one) {
         write_item({{"task", "perplexity"},
@@ -85,31 +93,29 @@ class Evaluation {
                     {"bytes", one.bytes},
                     {"loss", one.loss}});
       };
-      total.add(evaluate::perplexity(*evaluated_, *corpus.token_streams[i], options, keep, progress("perplexity", "tokens")));
+      const evaluate::TextLoss one =
+          evaluate::perplexity(*evaluated_, *corpus.token_streams[i], options, keep, progress("perplexity", "tokens"));
+      total.add(one);
+      files.push_back({{"file", file}});
+      files.back().update(figures_of(one));
+      if (corpus.token_streams.size() > 1) add_figures(file, one);
     }
     if (total.tokens == 0) base::fail_input("--data {}: no token in it that can be judged", fmt::join(a_.data, " "));
     const int64_t window = options.window == 0 ? evaluated_->length : options.window;
-    base::OrderedJson result{{"task", "perplexity"},
-                             {"data", a_.data},
-                             {"documents", total.documents},
-                             {"tokens", total.tokens},
-                             {"bytes", total.bytes},
-                             {"loss", total.mean()},
-                             {"perplexity", total.perplexity()},
-                             {"bits_per_byte", total.bits_per_byte()},
-                             {"window", window},
-                             {"stride", options.stride == 0 ? window : options.stride}};
-    result["before"] = evaluated_->before.empty() && evaluated_->begin ? std::vector{*evaluated_->begin} : evaluated_->before;
+    base::OrderedJson result{{"task", "perplexity"}, {"data", a_.data}};
+    result.update(figures_of(total));
+    result["files"] = std::move(files);
+    result["window"] = window;
+    result["stride"] = options.stride == 0 ? window : options.stride;
+    result["before"] = as_written ? std::vector<int32_t>() : evaluated_->before;
     results_.push_back(std::move(result));
-    figures_.push_back({"perplexity", "loss", total.mean()});
-    figures_.push_back({"", "perplexity", total.perplexity()});
-    figures_.push_back({"", "bits per byte", total.bits_per_byte()});
-    notes_.push_back(
-        fmt::format("perplexity: {} tokens ({} bytes) of {} documents; windows of {} tokens, {}; the first token of a document {}",
-                    total.tokens, total.bytes, total.documents, window,
-                    options.stride == 0 || options.stride == window ? std::string("one after the other")
-                                                                    : fmt::format("each {} tokens after the one before", options.stride),
-                    result_begins_with()));
+    add_figures(corpus.token_streams.size() > 1 ? "all files" : "perplexity", total);
+    notes_.push_back(fmt::format("perplexity: {} ({}) of {}; windows of {} tokens, {}; {}", base::plural(total.tokens, "token"),
+                                 base::plural(total.bytes, "byte"), base::plural(total.documents, "document"), window,
+                                 options.stride == 0 || options.stride == window
+                                     ? std::string("one after the other")
+                                     : fmt::format("each {} tokens after the one before", options.stride),
+                                 what_stands_before(as_written)));
   }
 
   void answer_choices(const std::string& file) {
@@ -137,9 +143,11 @@ class Evaluation {
     add_share(result, "", "acc_norm", summary.acc_norm);
     add_share(result, "", "acc_token", summary.acc_token);
     results_.push_back(std::move(result));
-    notes_.push_back(fmt::format(
-        "multiple-choice: {} items of {}; acc by the summed log-likelihood, acc_norm per byte, acc_token per token{}", items.size(), file,
-        summary.cut > 0 ? fmt::format("; {} contexts were too long and lost their beginning", summary.cut) : ""));
+    notes_.push_back(fmt::format("multiple-choice: {} of {}; acc by the summed log-likelihood, acc_norm per byte, acc_token per token{}",
+                                 base::plural(static_cast<int64_t>(items.size()), "item"), file,
+                                 summary.cut > 0 ? fmt::format("; {} lost {} beginning: too long", base::plural(summary.cut, "context"),
+                                                               summary.cut == 1 ? "its" : "their")
+                                                 : ""));
   }
 
   void answer_prompts(const std::string& file) {
@@ -162,9 +170,9 @@ class Evaluation {
     add_share(result, "", "exact_match_norm", summary.exact_match_norm);
     results_.push_back(std::move(result));
     notes_.push_back(
-        fmt::format("exact-match: {} items of {}; greedy answers of at most {} tokens; exact_match but for spaces around it, "
+        fmt::format("exact-match: {} of {}; greedy answers of at most {} tokens; exact_match but for spaces around it, "
                     "exact_match_norm without case, punctuation and articles",
-                    items.size(), file, a_.tokens));
+                    base::plural(static_cast<int64_t>(items.size()), "item"), file, a_.tokens));
   }
 
   void show(double seconds) {
@@ -185,8 +193,29 @@ class Evaluation {
   }
 
  private:
-  // Opens --data as data.path would, tokenised by the model's tokenizer.
-  data::Corpus open_texts() {
+  static base::OrderedJson figures_of(const evaluate::TextLoss& loss) {
+    const auto figure = [&](double value) { return loss.tokens > 0 ? base::OrderedJson(value) : base::OrderedJson(nullptr); };
+    return {{"documents", loss.documents},
+            {"tokens", loss.tokens},
+            {"bytes", loss.bytes},
+            {"loss", figure(loss.mean())},
+            {"perplexity", figure(loss.perplexity())},
+            {"bits_per_byte", figure(loss.bits_per_byte())}};
+  }
+
+  void add_figures(const std::string& task, const evaluate::TextLoss& loss) {
+    figures_.push_back({task, "loss", loss.mean()});
+    figures_.push_back({"", "perplexity", loss.perplexity()});
+    figures_.push_back({"", "bits per byte", loss.bits_per_byte()});
+  }
+
+  // Whether a template wrote the documents of a source.
+  static bool is_conversations(const data::Corpus& corpus, size_t source, const data::DataOptions& data) {
+    return corpus.token_streams[source]->masked() || (corpus.chat && data.train_on_prompts);
+  }
+
+  // --data as data.path or data.sources: each file is a source, with figures of its own, unless there are very many.
+  data::DataOptions data_options() {
     base::Recipe recipe;
     if (a_.data.size() == 1) recipe.set("data.path", a_.data[0], "--data");
     if (a_.data.size() > 1) recipe.set("data.sources", a_.data, "--data");
@@ -196,6 +225,18 @@ class Evaluation {
     recipe.check_all_used();
     if (data::needs_template_date(options)) options.template_date = data::day_of(base::wall_time());
     if (!options.needs().is_text()) base::fail_input("data.kind = {}: perplexity is of text; leave it out", options.kind);
+    std::vector<std::string> files, skipped;
+    for (const std::string& path : a_.data)
+      for (const data::SourceFile& file : data::find_files(path, options.format, "--data", &skipped)) files.push_back(file.path);
+    if (const std::string words = data::skipped_words("--data", skipped); !words.empty()) log_.warn("{}", words);
+    if (files.size() > kFilesApart || (files.size() == 1 && a_.data.size() == 1)) return options;
+    options.path.clear();
+    options.sources = std::move(files);
+    return options;
+  }
+
+  // Opens the files as training would, tokenised by the model's tokenizer.
+  data::Corpus open_texts(const data::DataOptions& options) {
     const std::filesystem::path cache = cache_folder();
     data::TokenizeProgress shown(*stderr_, clock_);
     const data::CorpusOptions how{
@@ -229,11 +270,13 @@ class Evaluation {
     figures_.push_back({task, name, share.value(), share.standard_error()});
   }
 
-  std::string result_begins_with() const {
-    if (evaluated_->before.empty() && !evaluated_->begin) return "is not counted";
-    const std::vector<int32_t> ids = evaluated_->before.empty() ? std::vector{*evaluated_->begin} : evaluated_->before;
-    return fmt::format("is judged after {}", evaluated_->tokenizer.decode(ids).empty() ? fmt::format("id {}", fmt::join(ids, ", "))
-                                                                                       : evaluated_->tokenizer.decode(ids));
+  std::string what_stands_before(bool as_written) const {
+    if (as_written) return "conversations begin as their template writes them";
+    const std::vector<int32_t>& ids = evaluated_->before;
+    if (ids.empty()) return "the first token of a document is not counted";
+    const std::string text = evaluated_->tokenizer.decode(ids);
+    return fmt::format("the first token of a document is judged after {}",
+                       text.empty() ? fmt::format("id {}", fmt::join(ids, ", ")) : text);
   }
 
   const EvalArguments& a_;

@@ -16,6 +16,7 @@
 #include "kernels/aten.h"
 #include "kernels/device.h"
 #include "model/decoder/decoder.h"
+#include "model/options.h"
 #include "snapshot/manifest.h"
 #include "snapshot/pretrained.h"
 
@@ -58,6 +59,7 @@ LanguageModel open_one(const std::string& folder, base::Log& log) {
   opened.load_into(found.weights->layout().views(found.weights->flat()));
   found.trained_here = std::filesystem::exists(std::filesystem::path(opened.path) / snapshot::kManifestFile);
   if (has_tokenizer(opened)) found.tokenizer = data::open_tokenizer(opened.path);
+  if (found.tokenizer) model::check_tokenizer_fits(opened.path, opened.shape.vocab, found.tokenizer->vocab_size());
   data::open_tokenizer_config(opened.path);  // report errors in it now, not in the first chat
   for (int64_t id : eos_of(opened))
     if (id < opened.shape.vocab) found.stops.push_back(static_cast<int32_t>(id));
@@ -125,28 +127,19 @@ const data::Tokenizer& LanguageModel::require_tokenizer(std::string_view option)
 }
 
 std::optional<int32_t> LanguageModel::first_token() const {
-  if (shape.tokens.bos && *shape.tokens.bos < shape.vocab) return static_cast<int32_t>(*shape.tokens.bos);
-  if (!tokenizer) return std::nullopt;
+  if (!tokenizer) return shape.tokens.bos && *shape.tokens.bos < shape.vocab ? std::optional<int32_t>(*shape.tokens.bos) : std::nullopt;
   const std::optional<int32_t> first = tokenizer->begin_of_text();
   return first ? first : tokenizer->find_end_of_text();
 }
 
-std::vector<int32_t> LanguageModel::text_prefix() const {
-  std::vector<int32_t> ids = require_tokenizer("--data").encode("", {.add_special = true});
-  const std::optional<int32_t> first = first_token();
-  if (first && trained_here && (ids.empty() || ids.front() != *first)) ids.insert(ids.begin(), *first);
-  return ids;
-}
+std::vector<int32_t> LanguageModel::text_prefix() const { return data::text_prefix(require_tokenizer("--data"), trained_here); }
 
 std::vector<int32_t> LanguageModel::prompt_ids(std::string_view text, std::string_view option) const {
   const data::Tokenizer& tokens = require_tokenizer(option);
-  std::vector<int32_t> ids = tokens.encode(text, {.add_special = true});
-  const std::optional<int32_t> first = first_token();
-  if (first && (ids.empty() || (trained_here && ids.front() != *first))) ids.insert(ids.begin(), *first);
+  std::vector<int32_t> ids = text_prefix();
+  tokens.encode(text, {}, ids);
+  if (const std::optional<int32_t> first = first_token(); ids.empty() && first) ids.push_back(*first);
   if (ids.empty()) base::fail_input("{}: empty, and this model has no token that begins a text; give one or --ids", option);
-  for (int32_t id : ids)
-    if (id >= shape.vocab)
-      base::fail_input("{}: the tokenizer of {} gives id {}, and the model knows {} of them", option, path, id, shape.vocab);
   return ids;
 }
 

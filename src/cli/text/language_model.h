@@ -36,9 +36,9 @@ struct LanguageModel {
   void prepare_for_length(int64_t tokens);
   // The tokenizer. Refuses, naming `option`, if there is none.
   const data::Tokenizer& require_tokenizer(std::string_view option) const;
-  // Encodes a prompt, with the special tokens that begin a text; for a model trained here, that is the token that ends the previous text.
+  // Encodes a prompt after text_prefix().
   std::vector<int32_t> prompt_ids(std::string_view text, std::string_view option) const;
-  // The ids that stand before every text (possibly none), and the id that begins an otherwise empty text, if the model has one.
+  // The ids before every text (data::text_prefix), and the id that begins an otherwise empty text, if the model has one.
   std::vector<int32_t> text_prefix() const;
   std::optional<int32_t> first_token() const;
 };

@@ -72,8 +72,8 @@ class MemoryReader final : public ChunkReader {
         const auto begin = static_cast<int64_t>(chunk.text.size());
         if (begin > 0 && begin + static_cast<int64_t>(take) > options_.chunk_bytes) return true;
         chunk.text += rest.substr(0, take);
+        chunk.pieces.push_back({begin, static_cast<int64_t>(chunk.text.size()), 1, done_ + take == document.size(), done_ == 0});
         done_ += take;
-        chunk.pieces.push_back({begin, static_cast<int64_t>(chunk.text.size()), 1, done_ == document.size()});
         chunk.bytes_read = documents_.spans[static_cast<size_t>(at_)].begin + static_cast<int64_t>(done_);
       }
     }

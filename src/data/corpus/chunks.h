@@ -21,6 +21,7 @@ struct Chunk {
     int64_t end = 0;
     int64_t line = 1;           // line of its first byte, for errors
     bool ends_document = true;  // text only: a long document comes in several pieces
+    bool begins_document = true;
   };
   const std::string* path = nullptr;  // lives as long as the reader
   bool records = false;               // pieces are JSON objects; false: text

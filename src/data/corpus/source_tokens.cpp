@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/checksum.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "data/corpus/llmc_file.h"
 
 namespace cairn::data {
@@ -90,8 +91,10 @@ class SourceTokenizer {
  private:
   template <typename Open>
   void make(uint64_t content, int64_t bytes, const Open& open) {
-    const uint64_t key = combine({kVersion, content, tokenizer_hash_, base::checksum(options_.document_options.identity()),
-                                  static_cast<uint64_t>(options_.chunks.line_bytes)});
+    uint64_t key = combine({kVersion, content, tokenizer_hash_, base::checksum(options_.document_options.identity()),
+                            static_cast<uint64_t>(options_.chunks.line_bytes)});
+    if (const std::vector<int32_t> begin = tokenizer_.begin_ids(); !begin.empty())
+      key = combine({key, base::checksum(std::as_bytes(std::span(begin)))});
     BadLines bad;
     const DataCache::Found found = cache_.tokens(key, tokenizer_.vocab_size(), [&](TokenWriter& writer) {
       TokenizeOptions how{.threads = options_.threads, .bytes = bytes};
@@ -102,7 +105,8 @@ class SourceTokenizer {
     });
     if (found.made && bad.count > 0) log_.warn("{}: {}", source_.origin, bad.summary());
     if (!found.made && found.tokens.facts.bad_lines > 0)
-      log_.warn("{}: {} bad lines were skipped when it was tokenised", source_.origin, found.tokens.facts.bad_lines);
+      log_.warn("{}: {} {} skipped when it was tokenised", source_.origin, base::plural(found.tokens.facts.bad_lines, "bad line"),
+                found.tokens.facts.bad_lines == 1 ? "was" : "were");
     result_.from_cache = result_.from_cache && !found.made;
     result_.text_bytes += found.tokens.facts.text_bytes;
     if (found.tokens.size() > 0) tokens_.push_back(found.tokens);

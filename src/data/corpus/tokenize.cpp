@@ -26,21 +26,24 @@ struct Encoded {
 // depends on the document before.
 class Encoder {
  public:
-  Encoder(const Tokenizer& tokenizer, int32_t end, Encoded& out) : tokenizer_(tokenizer), end_(end), out_(out) {}
+  Encoder(const Tokenizer& tokenizer, int32_t end, Encoded& out)
+      : tokenizer_(tokenizer), begin_(tokenizer.begin_ids()), end_(end), out_(out) {}
 
   // A document, or a piece of one, in which every token is a target.
-  void add(std::string_view text, bool ends) {
+  void add(std::string_view text, const Chunk::Piece& piece) {
+    if (piece.begins_document) begin();
     append(text, true);
-    if (ends) end(true);
+    if (piece.ends_document) end(true);
   }
 
   void add(const Document& document) {
-    const size_t begin = out_.tokens.size();
+    const size_t first = out_.tokens.size();
+    if (!document.is_conversation) begin();
     join(document.parts);
     if (segments_.size() < 2 || splits_at_boundaries() || !add_whole()) add_apart();
     const bool ends_as_target = std::ranges::all_of(segments_, [](const TokenSegment& one) { return one.is_target; });
     if (!document.ends) return;
-    if (out_.tokens.size() > begin && out_.tokens.back() == end_)
+    if (out_.tokens.size() > first && out_.tokens.back() == end_)
       out_.ends.push_back(static_cast<int64_t>(out_.tokens.size()));
     else
       end(ends_as_target);
@@ -110,6 +113,12 @@ class Encoder {
     mark(is_target);
   }
 
+  void begin() {
+    if (begin_.empty()) return;
+    out_.tokens.insert(out_.tokens.end(), begin_.begin(), begin_.end());
+    mark(true);
+  }
+
   void end(bool is_target) {
     out_.tokens.push_back(end_);
     mark(is_target);
@@ -124,6 +133,7 @@ class Encoder {
   }
 
   const Tokenizer& tokenizer_;
+  std::vector<int32_t> begin_;  // before a text
   int32_t end_;
   Encoded& out_;
   std::string joined_;
@@ -144,7 +154,7 @@ Encoded encode_chunk(const Chunk& chunk, const Encoding& how) {
   encoded.tokens.reserve(chunk.text.size() / 3 + 8);
   Encoder encoder(how.tokenizer, how.end, encoded);
   if (!chunk.records) {
-    for (const Chunk::Piece& piece : chunk.pieces) encoder.add(chunk[piece], piece.ends_document);
+    for (const Chunk::Piece& piece : chunk.pieces) encoder.add(chunk[piece], piece);
     return encoded;
   }
   std::vector<Document> documents;
@@ -244,7 +254,7 @@ std::string record_documents(std::string_view json, const DocumentOptions& docum
     return "";
   }
   const auto render = [&](const std::vector<ChatMessage>& messages) {
-    Document document{document_options.renderer.render(messages), true};
+    Document document{document_options.renderer.render(messages), true, true};
     const bool ends_as_target = std::any_of(document.parts.begin(), document.parts.end(),
                                             [](const TextSegment& part) { return part.is_target && !part.text.empty(); });
     if (!ends_as_target) return false;

@@ -31,14 +31,16 @@ struct TokenizeOptions {
 // A document of a chunk: what tokenizers are learned from, and what `cairn data inspect` shows.
 struct Document {
   std::vector<TextSegment> parts;
-  bool ends = true;  // false: it continues in the next chunk
+  bool ends = true;              // false: it continues in the next chunk
+  bool is_conversation = false;  // a template wrote it, with what it begins with
 };
 void documents_of(const Chunk& chunk, const DocumentOptions& document_options, std::vector<Document>& into, BadLines& bad);
 
 // Chunk options that split text only where `tokenizer` gives the same ids as for the whole document. The tokenizer must outlive them.
 ChunkOptions chunk_options_for(const Tokenizer& tokenizer, ChunkOptions options);
 
-// Writes the ids of each document in order, each followed by end_of_text unless the record ends with it already. After a conversation,
+// Writes the ids of each document in order, each followed by end_of_text unless the record ends with it already. Before a text stand the
+// tokenizer's begin_ids(); before a conversation what its template writes. After a conversation,
 // end_of_text is a target only where the whole conversation is. Special tokens in a text are recognised.
 //
 // No token mixes targets and non-targets. A conversation gets the ids of its whole text if every segment begins and ends at a token and the

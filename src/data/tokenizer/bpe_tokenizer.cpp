@@ -120,6 +120,7 @@ class BpeTokenizer final : public Tokenizer {
   bool is_split_point(char before, char after) const override {
     return split_pattern_ && is_word_boundary_of(*split_pattern_, before, after);
   }
+  std::vector<int32_t> begin_ids() const override { return bpe_.begin; }
   std::string json() const override { return json_.empty() ? write_tokenizer_json(bpe_) : json_; }
 
   std::optional<int32_t> id_of(std::string_view token) const override {

@@ -26,8 +26,8 @@ class SentencepieceTokenizer final : public Tokenizer {
  public:
   using Tokenizer::encode;
 
-  SentencepieceTokenizer(const std::string& bytes, const std::string& name)
-      : name_(name), model_(read_sentencepiece_model(bytes, name)), controls_(control_tokens(model_)) {
+  SentencepieceTokenizer(const std::string& bytes, const std::string& name, bool adds_begin)
+      : name_(name), adds_begin_(adds_begin), model_(read_sentencepiece_model(bytes, name)), controls_(control_tokens(model_)) {
     try {
       const auto status = processor_.LoadFromSerializedProto(bytes);
       if (!status.ok()) base::fail_input("{}: SentencePiece refuses it: {}", name, status.ToString());
@@ -39,10 +39,15 @@ class SentencepieceTokenizer final : public Tokenizer {
     if (processor_.GetPieceSize() != static_cast<int>(model_.pieces.size()))
       base::fail_input("{}: SentencePiece reads {} pieces of {}", name, processor_.GetPieceSize(), model_.pieces.size());
     for (size_t id = 0; id < model_.pieces.size(); ++id) ids_.emplace(model_.pieces[id].text, static_cast<int32_t>(id));
+    Declared own;
+    if (processor_.bos_id() >= 0) own.begin = processor_.bos_id();
+    if (processor_.eos_id() >= 0) own.end = processor_.eos_id();
+    declare(own);
   }
 
   void encode(std::string_view text, const EncodeOptions& options, std::vector<int32_t>& into) const override {
-    if (options.add_special && processor_.bos_id() >= 0) into.push_back(processor_.bos_id());
+    if (options.add_special)
+      for (const int32_t id : begin_ids()) into.push_back(id);
     for_each_part(
         text, controls_, options.parse_special,
         [&](std::string_view part, size_t) {
@@ -97,6 +102,9 @@ class SentencepieceTokenizer final : public Tokenizer {
     return model_.pieces[id].kind == ScoredPiece::Kind::control || model_.pieces[id].kind == ScoredPiece::Kind::unknown;
   }
   bool is_split_point(char, char) const override { return false; }
+  std::vector<int32_t> begin_ids() const override {
+    return adds_begin_ && processor_.bos_id() >= 0 ? std::vector<int32_t>{processor_.bos_id()} : std::vector<int32_t>{};
+  }
   std::string json() const override { return sentencepiece_json(model_); }
 
   std::optional<int32_t> id_of(std::string_view token) const override {
@@ -110,6 +118,7 @@ class SentencepieceTokenizer final : public Tokenizer {
   }
 
   std::string name_;
+  bool adds_begin_;
   SentencepieceModel model_;
   AddedTokens controls_;
   sentencepiece::SentencePieceProcessor processor_;
@@ -120,8 +129,8 @@ class SentencepieceTokenizer final : public Tokenizer {
 
 bool has_sentencepiece() { return true; }
 
-std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(std::string bytes, const std::string& name) {
-  return std::make_unique<SentencepieceTokenizer>(bytes, name);
+std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(std::string bytes, const std::string& name, bool adds_begin) {
+  return std::make_unique<SentencepieceTokenizer>(bytes, name, adds_begin);
 }
 
 }  // namespace cairn::data

@@ -54,6 +54,14 @@ class ConfigReader {
     return std::move(config_);
   }
 
+  // The special tokens alone.
+  TokenizerConfig read_special_tokens(std::string_view text) {
+    const Json root = parse(text);
+    if (!root.is_object()) refuse("holds no JSON object: not a special_tokens_map.json");
+    for (const char* key : kSpecialTokens) read_token(root, key);
+    return std::move(config_);
+  }
+
  private:
   template <typename... Args>
   [[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) const {
@@ -154,6 +162,12 @@ TokenizerConfig open_tokenizer_config(const std::string& folder) {
   TokenizerConfig config;
   if (const fs::path file = root / "tokenizer_config.json"; fs::is_regular_file(file))
     config = read_tokenizer_config(base::read_file(file.string(), static_cast<int64_t>(kConfigBytes)), file.string());
+  if (const fs::path file = root / "special_tokens_map.json"; fs::is_regular_file(file)) {
+    const std::string name = file.string();
+    const TokenizerConfig map = ConfigReader(name).read_special_tokens(base::read_file(name, static_cast<int64_t>(kConfigBytes)));
+    for (const auto& [key, token] : map.special_tokens)
+      if (!config.special_token(key)) config.special_tokens.emplace_back(key, token);
+  }
   const auto add = [&](const std::string& name, const fs::path& file) {
     put(config.chat_templates, name, base::read_file(file.string(), jinja::kTemplateBytes));
   };

@@ -29,7 +29,7 @@ struct TokenizerConfig {
 TokenizerConfig read_tokenizer_config(std::string_view text, const std::string& name);
 
 // Reads tokenizer_config.json in a model's folder, and chat_template.jinja and additional_chat_templates/*.jinja beside it, which take
-// precedence. A folder without any of them gives an empty config.
+// precedence; special_tokens_map.json names the special tokens that it leaves out. A folder without any of them gives an empty config.
 TokenizerConfig open_tokenizer_config(const std::string& folder);
 
 }  // namespace cairn::data

@@ -7,6 +7,7 @@
 #include "comm/world.h"
 #include "data/chat/model_files.h"
 #include "data/corpus/tokenize_progress.h"
+#include "data/tokenizer/declared_tokens.h"
 #include "train/build/build_steps.h"
 #include "train/model_from.h"
 
@@ -62,6 +63,7 @@ std::optional<snapshot::Pretrained> open_inputs(Job& job, comm::World& world, co
     throw Error(error).with(kBeforeFirstStep);
   }
   std::optional<snapshot::Pretrained> pretrained = open_model_from(job, world.log());
+  data::put_tokenizer_files(job.config.settings.data.tokenizer_file, job.carried);
   carry_chat_files(job, pretrained);
   return pretrained;
 }

@@ -1,3 +1,4 @@
+#include "base/text.h"
 #include "kernels/aten.h"
 #include "model/generate/generate.h"
 #include "train/build.h"
@@ -32,18 +33,22 @@ std::vector<ReportData::Sample> write_samples(Job& job) {
   std::vector<ReportData::Sample> samples;
   const data::Tokenizer& tokenizer = *job.data.tokenizer;
   std::vector<int32_t> prompt = tokenizer.encode(job.config.settings.log.prompt);
-  prompt.insert(prompt.begin(), tokenizer.end_of_text());      // a document begins after an end-of-text token
+  const std::vector<int32_t> prefix = data::text_prefix(tokenizer, /*trained_here=*/true);
+  prompt.insert(prompt.begin(), prefix.begin(), prefix.end());
   if (static_cast<int64_t>(prompt.size()) >= job.data.length)  // no space for an answer; the run is done and must not fail here
     return {static_cast<size_t>(job.config.settings.log.samples), ReportData::Sample{job.config.settings.log.prompt, ""}};
   const base::Random random = base::Random(static_cast<uint64_t>(job.config.settings.train.seed)).for_purpose("samples");
   std::vector<model::GenerateRequest> requests;
   for (int64_t i = 0; i < job.config.settings.log.samples; ++i) requests.push_back({prompt, random.for_index(static_cast<uint64_t>(i))});
-  const model::GenerateOptions options{
-      .tokens = job.data.length, .length_max = job.data.length, .sampling = {.temperature = 0.6}, .stops = {tokenizer.end_of_text()}};
+  const model::GenerateOptions options{.tokens = job.data.length,
+                                       .length_max = job.data.length,
+                                       .vocab = tokenizer.vocab_size(),
+                                       .sampling = {.temperature = 0.6},
+                                       .stops = {tokenizer.end_of_text()}};
   const mesh::FlatLayout layout = job.engine.model->layout();
   const model::FlatWeights weights(layout, in_one_piece(parameters, layout));
   for (const model::GeneratedText& text : model::generate(*job.engine.model, weights, job.engine.buffers, requests, options))
-    samples.push_back({job.config.settings.log.prompt, tokenizer.decode(text.ids)});
+    samples.push_back({job.config.settings.log.prompt, base::valid_utf8(tokenizer.decode(text.ids))});
   return samples;
 }
 

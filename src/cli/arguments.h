@@ -28,7 +28,7 @@ struct TrainArguments {
 };
 
 struct VerifyArguments {
-  std::string recipe, mesh, against = "dp=1", plant;
+  std::string recipe, data, mesh, against = "dp=1", plant;
   std::vector<std::string> sets, only_first;
   int64_t steps = 3;
   double tolerance = 1e-5;

@@ -58,6 +58,14 @@ TEST(VerifyCommand, SaysThatLayoutsAgreeOrWhichTensorDoesNot) {
   const Outcome same = cairn(scratch, {"verify", "--mesh", "dp=2,tp=2", "--steps", "2", "--set-first", "memory.zero=3"});
   EXPECT_EQ(same.code, 0) << same.output;
   EXPECT_NE(same.output.find("the same 2 steps"), std::string::npos) << same.output;
+  std::string book;
+  for (int i = 0; i < 500; ++i) book += "The hare number " + std::to_string(i * 37) + " ran home.\n";
+  scratch.file("book.txt", book);
+  const Outcome own = cairn(scratch, {"verify", "--data", "book.txt", "--mesh", "dp=2", "--steps", "1"});
+  EXPECT_EQ(own.code, 0) << own.output;
+  EXPECT_NE(own.output.substr(0, own.output.find(" and ")), same.output.substr(0, same.output.find(" and "))) << "the losses of other data";
+  EXPECT_NE(cairn(scratch, {"verify", "--data", "none.txt", "--mesh", "dp=2"}).output.find("data.path = none.txt: no such file"),
+            std::string::npos);
   const Outcome planted = cairn(scratch, {"verify", "--mesh", "tp=2", "--steps", "1", "--plant", "model.norm.weight"});
   EXPECT_EQ(planted.code, 3) << planted.output;
   EXPECT_NE(planted.output.find("differ first in step 1: the gradient of model.norm.weight"), std::string::npos) << planted.output;

@@ -147,6 +147,7 @@ CLI::App* add_verify(CLI::App& app, VerifyArguments& a) {
   CLI::App* command = app.add_subcommand(
       "verify", "Run two layouts of one recipe for a few steps and name the first tensor that differs; or a table of many layouts");
   command->add_option("recipe", a.recipe, "A recipe (TOML); without one a small model on built-in stories");
+  command->add_option("--data", a.data, "A file, a folder or a pattern to train on (data.path), of both");
   command->add_option("--mesh", a.mesh, "The layout in question: pp=2,tp=2");
   command->add_option("--against", a.against, "The layout to compare with")->capture_default_str();
   command->add_option("--set", a.sets, "A recipe key, of both; may be repeated")->allow_extra_args(false)->take_all();

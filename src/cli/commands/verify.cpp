@@ -51,6 +51,7 @@ int rank_count(const std::string& mesh) {
 base::Recipe recipe_of(const VerifyArguments& a, const Layout& layout) {
   base::Recipe recipe =
       a.recipe.empty() ? base::Recipe::parse(kSmallRecipe, "verify") : base::Recipe::parse(base::Recipe::File::read(a.recipe));
+  if (!a.data.empty()) recipe.set("data.path", a.data, "--data");
   for (const std::string& set : a.sets) recipe.set(set);
   for (const mesh::Axis& axis : mesh::parse_mesh(layout.mesh).axes)
     recipe.set("mesh." + axis.name, static_cast<int64_t>(axis.size), "--mesh");

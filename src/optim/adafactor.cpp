@@ -8,7 +8,8 @@
 //   U <- U / max(1, rms(U) / adafactor_clip_threshold)  update clipping
 //   P <- (1 - lr weight_decay) P - a U                  U is averaged first where adafactor_beta1 > 0 (exp_avg)
 //
-// a = lr; with relative_step a = min(lr, 1 / sqrt(t)) * max(rms(P), 0.001), as torch.optim.Adafactor has it.
+// a = lr; with relative_step a = min(lr, 1 / sqrt(t)) * max(rms(P), 0.001), as torch.optim.Adafactor has it. mean(R) is at
+// least eps^2 here, and at least eps there: gradients with a root mean square below sqrt(eps) give other steps.
 #include <algorithm>
 #include <cmath>
 #include <utility>

@@ -14,7 +14,7 @@ namespace {
 // The loss of the step group is a mean over so many tokens, or samples.
 int64_t loss_denominator(const Job& job, const data::BatchCounts& counts) {
   const bool by_token = job.engine.objective->separates() == model::Objective::Separates::tokens;
-  return by_token ? counts.step_group_tokens : counts.step_group_samples;
+  return std::max<int64_t>(by_token ? counts.step_group_tokens : counts.step_group_samples, 1);  // a batch may have no target at all
 }
 
 StepOutput run_step(Job& job, StepInput input) {

@@ -65,7 +65,7 @@ TEST(Corpus, WaitsForNobodyWhereTokensAndTokenizerAreCached) {
   std::vector<std::string> entries;
   for (const auto& entry : std::filesystem::directory_iterator(scratch.path("cache"))) entries.push_back(entry.path().string());
   std::vector<std::unique_ptr<FileLock>> others;
-  for (const std::string& entry : entries) others.push_back(std::make_unique<FileLock>(entry + ".lock", [] {}));
+  for (const std::string& entry : entries) others.push_back(std::make_unique<FileLock>(entry + ".lock", [](double, const std::string&) {}));
   ASSERT_GE(others.size(), 2u);
   EXPECT_TRUE(open_corpus(small(), options, log).from_cache);
   EXPECT_TRUE(log.lines().empty()) << log.lines().back();

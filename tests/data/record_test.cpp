@@ -1,5 +1,6 @@
 #include "data/corpus/record.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace cairn::data {
@@ -83,6 +84,8 @@ TEST(Records, SayWhatIsWrongWithThem) {
   EXPECT_EQ(why(R"({"messages": ["hi"]})"), "field \"messages\" holds a string, not messages");
   EXPECT_EQ(why(R"({"messages": [{"role": "user"}]})"), "no field \"content\"");
   EXPECT_EQ(why(R"({"messages": [{"content": "x"}]})"), "no field \"role\"");
+  EXPECT_THAT(why(R"({"messages": [{"role": "assistant", "content": "", "tool_calls": [{"name": "f"}]}]})"),
+              testing::HasSubstr("\"tool_calls\", which would be lost"));
   EXPECT_EQ(why(R"({"prompt": "q", "chosen": "a"})"), "no field \"rejected\" beside \"chosen\"");
   EXPECT_EQ(why(R"({"prompt": "q", "chosen": "a", "rejected": 1})"), "field \"rejected\" holds a number, not a string");
 }

@@ -40,7 +40,7 @@ TEST(StepTraffic, OfReplicasIsTwiceTheGradientForEachFurtherOne) {
   const std::vector<TrafficRow> rows = step_traffic(*model, placed(*model, {}, 3), {.samples = 3, .length = 5}, {});
   EXPECT_EQ(bytes_for(rows, comm::Purpose::gradient), 2 * 2 * 4 * model->elements());
   EXPECT_EQ(bytes_along(rows, "dp"), 2 * 2 * 4 * model->elements());
-  EXPECT_EQ(bytes_along(rows, "all"), 2 * 2 * 2 * 8);  // the loss and one more number
+  EXPECT_EQ(bytes_along(rows, "all"), 2 * 2 * 8 * (2 + 3));  // the loss, the wish to stop, and the time of each rank
 }
 
 TEST(StepTraffic, AlongTpGathersAndScattersTokensOfEveryBranch) {

@@ -1,4 +1,5 @@
 // Fine-tuning on conversations: what is learned, and what the snapshots say of it.
+#include <cmath>
 #include <fstream>
 
 #include <gmock/gmock.h>
@@ -80,6 +81,20 @@ TEST(Sft, RecordsTheDateThatATemplateAsksForSoThatAResumeHasIt) {
   EXPECT_EQ(resolved(again, "2027-05-05").first, "2026-01-31");
   EXPECT_EQ(resolved(tuning_recipe({"data.template=" + dated, "data.template_date=1999-12-31"}), "2026-01-31").first, "1999-12-31");
   EXPECT_EQ(resolved(tuning_recipe({"data.template=chatml"}), "2026-01-31").first, "");  // it asks for none
+}
+
+TEST(Sft, ABatchThatHasOnlyPromptsTrainsNothingAndDoesNotEndTheRun) {
+  const harness::ScratchFolder scratch;
+  const std::string talk = R"({"messages": [{"role": "user", "content": ")" + std::string(60, 'x') +
+                           R"("}, {"role": "assistant", "content": "Hello"}]})";
+  tune(scratch / "run", {"model.layers=1", "model.embed=8", "model.heads=1", "model.kv_heads=1", "model.mlp=8", "data.vocab=264",
+                         "data.path=" + scratch.file("talk.jsonl", talk + "\n").string(), "data.template=auto", "data.packing=stream",
+                         "train.global_batch=1", "data.length=8", "train.steps=12", "data.sampler=sequential"});
+  const std::vector<double> losses = numbers_of(scratch / "run", "loss");
+  ASSERT_EQ(losses.size(), 12u);
+  EXPECT_THAT(losses, testing::Contains(0.0));
+  EXPECT_THAT(losses, testing::Contains(testing::Gt(1.0)));
+  for (const double loss : losses) EXPECT_TRUE(std::isfinite(loss));
 }
 
 TEST(Sft, RefusesATemplateThatIsNotKnownBeforeAnythingIsRead) {

@@ -35,7 +35,6 @@
 #include "comm/nccl/transport.h"
 #include "comm/net/transport.h"
 #include "comm/world.h"
-#include "data/chat/template_date.h"
 #include "kernels/adamw.h"
 #include "mesh/mesh.h"
 #include "parallel/layout/plan_file.h"
@@ -55,18 +54,9 @@ constexpr int64_t kThreadRankBytes = int64_t{64} << 20;  // a rank as a thread, 
 
 RunRequest request_of(const TrainArguments& a) { return {.out = a.out, .resume = a.resume, .recipe = a.recipe, .data = a.data}; }
 
-// The date for chat templates: today's, or that of the run which is resumed.
-std::string day_of_run(const RunDirectory& run) {
-  const std::filesystem::path recipe = run.path / "recipe.toml";
-  if (run.resume && std::filesystem::exists(recipe))
-    if (const auto before = base::Recipe::parse_file(recipe).read(data::data_schema()); !before.template_date.empty())
-      return before.template_date;
-  return data::day_of(base::wall_time());
-}
-
 // The recipe that a run starts from: the file, or the resumed run's own recipe if no file is given.
 RunDecision decide(const TrainArguments& a, const RunDirectory& run) {
-  RunDecision decision{.run = run, .day = day_of_run(run)};
+  RunDecision decision{.run = run, .day = day_of_run(run.path, run.resume)};
   if (!a.recipe.empty()) {
     decision.recipe = read_recipe_file(a.recipe);
   } else if (run.resume) {
@@ -180,21 +170,6 @@ void print_changed_keys(const base::Recipe& recipe, const RunDirectory& run, bas
   if (!run.resume) return;
   const base::Recipe::File before = base::Recipe::File::read(run.path / "recipe.toml");
   for (const std::string& line : changed_keys(read_saved_recipe(before, start_folder(run.path)), recipe, run.path)) terminal.line(line);
-}
-
-// What to say of a resumed run that has done all its steps; empty: it has not. Islands that step separately are judged only where all of
-// them are visible here.
-std::string finished_line(base::Recipe recipe, const RunDirectory& run) {
-  const int64_t steps = recipe.read(train::train_schema()).steps;
-  if (!run.resume || run.step < steps) return {};
-  const int64_t islands = recipe.read(parallel::mesh_schema()).island;
-  const bool separately = islands > 1 && sync::needs_of(sync::read_island_sync(recipe).kind).local_steps;
-  if (separately && !std::filesystem::is_directory(run.path / fmt::format("island-{}", islands - 1))) return {};
-  if (run.step > steps)
-    base::fail_input("train.steps = {}: {} is already at step {}: raise train.steps, or start a new run (without --resume)", steps,
-                     run.path.string(), run.step);
-  return fmt::format("{} is already at step {}; raise train.steps to train on, as in --set train.steps={}", run.path.string(), run.step,
-                     2 * run.step);
 }
 
 // The memory that ranks of this machine share. An agent leaves a GPU's out: a CUDA context of its own would take some of it.

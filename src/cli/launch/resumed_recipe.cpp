@@ -6,6 +6,13 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/clock.h"
+#include "cli/launch/run_directory.h"
+#include "data/chat/template_date.h"
+#include "data/options.h"
+#include "parallel/options.h"
+#include "sync/needs.h"
+#include "sync/options.h"
 #include "train/report/run_starts.h"
 #include "train/settings.h"
 
@@ -60,6 +67,27 @@ std::vector<std::string> changed_keys(base::Recipe before, base::Recipe now, con
         fmt::format("changed since {} was started: {} {} -> {} ({})", run.string(), change.key, change.before, change.now, change.origin));
   }
   return lines;
+}
+
+std::string finished_line(base::Recipe recipe, const RunDirectory& run) {
+  const int64_t steps = recipe.read(train::train_schema()).steps;
+  if (!run.resume || run.step < steps) return {};
+  const int64_t islands = recipe.read(parallel::mesh_schema()).island;
+  const bool separately = islands > 1 && sync::needs_of(sync::read_island_sync(recipe).kind).local_steps;
+  if (separately && !std::filesystem::is_directory(run.path / fmt::format("island-{}", islands - 1))) return {};
+  if (run.step > steps)
+    base::fail_input("train.steps = {}: {} is already at step {}: raise train.steps, or start a new run (without --resume)", steps,
+                     run.path.string(), run.step);
+  return fmt::format("{} is already at step {}; raise train.steps to train on, as in --set train.steps={}", run.path.string(), run.step,
+                     2 * run.step);
+}
+
+std::string day_of_run(const std::filesystem::path& run, bool resume) {
+  const std::filesystem::path recipe = run / "recipe.toml";
+  if (resume && std::filesystem::exists(recipe))
+    if (const auto before = base::Recipe::parse_file(recipe).read(data::data_schema()); !before.template_date.empty())
+      return before.template_date;
+  return data::day_of(base::wall_time());
 }
 
 }  // namespace cairn::cli

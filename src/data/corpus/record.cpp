@@ -53,6 +53,8 @@ std::string role_of(const std::string& name) {
 ChatMessage message_of(const Json& value, const std::string& list) {
   if (!value.is_object()) throw BadRecord{fmt::format("field \"{}\" holds a {}, not messages", list, kind_of(value))};
   if (value.contains("from") && value.contains("value")) return {role_of(field(value, "from")), field(value, "value")};
+  if (const auto calls = value.find("tool_calls"); calls != value.end() && !calls->empty())
+    throw BadRecord{"a message has \"tool_calls\", which would be lost: write the calls into \"content\", as the model shall write them"};
   return {role_of(field(value, "role")), field(value, "content")};
 }
 

@@ -53,7 +53,7 @@ class RunRecorder {
   // Records a finished step. Returns whether any rank wants to stop. Collective. On a GPU its numbers arrive one step later, or with
   // settle(). Throws `diverged` if a bad step ends the run (bad_steps.h).
   bool step(const StepRecord& facts, const StepOutput& output, bool wants_to_stop);
-  // Waits for the numbers of all recorded steps and judges them: what is saved after this call comes from a good step. Collective.
+  // Waits for the numbers of all steps so far and judges them: what is saved after this call comes from a good step. Collective.
   void settle();
   // The evaluation of the step that was recorded last, after settle().
   void held_out(const HeldOut& found);

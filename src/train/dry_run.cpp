@@ -213,11 +213,15 @@ DryRun dry_run(base::Recipe recipe, const Start& start, int ranks, const DeviceM
   return run;
 }
 
-std::string check_disk(const DryRun& run, const std::filesystem::path& out, int64_t free_bytes) {
+std::string check_disk(const DryRun& run, const std::filesystem::path& out, int64_t free_bytes, bool refuses) {
   if (free_bytes < 0 || run.snapshots_kept == 0) return {};
-  if (run.snapshot_bytes > free_bytes)
-    base::fail_input("{}: a snapshot needs about {} and {} are free there: make room, or choose another disk with --out", out.string(),
-                     base::human_bytes(run.snapshot_bytes), base::human_bytes(free_bytes));
+  if (run.snapshot_bytes > free_bytes) {
+    const std::string trouble =
+        fmt::format("{}: a snapshot needs about {} and {} are free there: make room, or choose another disk with --out", out.string(),
+                    base::human_bytes(run.snapshot_bytes), base::human_bytes(free_bytes));
+    if (refuses) base::fail_input("{}; --allow-oversize trains all the same", trouble);
+    return trouble;
+  }
   const int64_t all = run.snapshot_bytes * run.snapshots_kept;
   if (all <= free_bytes) return {};
   return fmt::format("{}: {} snapshots at once (snapshot.keep and the one being written) need about {} and {} are free there", out.string(),

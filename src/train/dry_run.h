@@ -44,8 +44,8 @@ int64_t device_memory_bytes(const std::string& device);
 // Trains and writes nothing.
 DryRun dry_run(base::Recipe recipe, const Start& start, int ranks, const DeviceMemory& memory);
 
-// Refuses a run whose snapshots do not fit on the disk of `out`, not even one of them. Returns a warning where one fits but not all that
-// are kept; else nothing.
-std::string check_disk(const DryRun& run, const std::filesystem::path& out, int64_t free_bytes);
+// Refuses a run of which not even one snapshot fits on the disk of `out`; without `refuses` that is a warning. Returns a warning where one
+// fits but not all that are kept; else nothing.
+std::string check_disk(const DryRun& run, const std::filesystem::path& out, int64_t free_bytes, bool refuses = true);
 
 }  // namespace cairn::train

@@ -31,8 +31,27 @@ TEST(IdleGpu, IsMentionedWhereTheCpuTrains) {
 TEST(FullGpu, EndsATrainingThatDoesNotFit) {
   if (!kernels::can_use_cuda()) GTEST_SKIP() << "no GPU here";
   const harness::ScratchFolder scratch;
-  const Outcome ended = cairn(scratch, {"train", "--device", "cuda", "--set", "model.embed=65536", "--set", "model.layers=16", "--set",
-                                        "model.heads=64", "--set", "model.kv_heads=8"});
+  const std::vector<std::string> large{"train",
+                                       "--device",
+                                       "cuda",
+                                       "--set",
+                                       "model.embed=65536",
+                                       "--set",
+                                       "model.layers=16",
+                                       "--set",
+                                       "model.heads=64",
+                                       "--set",
+                                       "model.kv_heads=8",
+                                       "--set",
+                                       "snapshot.every=0",
+                                       "--set",
+                                       "snapshot.last=false"};
+  const Outcome refused = cairn(scratch, large);
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.output, HasSubstr("--allow-oversize trains all the same"));
+  std::vector<std::string> all_the_same = large;
+  all_the_same.push_back("--allow-oversize");
+  const Outcome ended = cairn(scratch, all_the_same);
   EXPECT_EQ(ended.code, 3);
   EXPECT_THAT(ended.output, HasSubstr("To use less: a smaller train.micro_batch"));
 }

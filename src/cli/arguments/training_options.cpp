@@ -42,7 +42,7 @@ CLI::App* add_train(CLI::App& app, TrainArguments& a) {
   command->add_option("--resume", a.resume,
                       "Continue a run: its directory, or `auto` for the newest one (of this recipe or data, if given)");
   command->add_flag("--dry-run", a.dry_run, "Show what would run and the memory of each rank, and stop; exits with 1 if it does not fit");
-  command->add_flag("--allow-oversize", a.allow_oversize, "Train although the estimate of --dry-run does not fit into memory");
+  command->add_flag("--allow-oversize", a.allow_oversize, "Train although the estimate of --dry-run does not fit into memory or onto the disk");
   const char* apart = "Remote islands: each is its own run, with the same recipe and key, and may come and go";
   command->add_option("--island", a.island, "Which of the --islands this is, from 0; --mesh says how it is laid out")
       ->check(not_negative())

@@ -394,7 +394,8 @@ void check_size(const TrainArguments& a, const base::Recipe& recipe, const train
   const bool on_cpu = a.device == "cpu";  // ranks look at their own GPU
   const train::DryRun run = train::dry_run(recipe, start, a.nproc, on_cpu ? shared_memory(a, a.nproc) : train::DeviceMemory{});
   check_memory(a, run);
-  if (const std::string warning = train::check_disk(run, start.out, base::free_bytes(start.out)); !warning.empty()) terminal.line(warning);
+  if (const std::string warning = train::check_disk(run, start.out, base::free_bytes(start.out), !a.allow_oversize); !warning.empty())
+    terminal.line(warning);
 }
 
 // The recipe with the number of ranks and threads that follow from it.

@@ -26,10 +26,10 @@ bool seems_utf16(std::string_view head, size_t high) {
 
 std::string wide_encoding(std::string_view head) {
   using namespace std::string_view_literals;
-  if (head.starts_with("\xff\xfe\0\0"sv)) return "UTF-32LE";
-  if (head.starts_with("\0\0\xfe\xff"sv)) return "UTF-32BE";
-  if (head.starts_with("\xff\xfe") && seems_utf16(head, 1)) return "UTF-16LE";
-  if (head.starts_with("\xfe\xff") && seems_utf16(head, 0)) return "UTF-16BE";
+  // With a byte-order mark: iconv then reads the order from it, and leaves it out.
+  if (head.starts_with("\xff\xfe\0\0"sv) || head.starts_with("\0\0\xfe\xff"sv)) return "UTF-32";
+  if (head.starts_with("\xff\xfe") && seems_utf16(head, 1)) return "UTF-16";
+  if (head.starts_with("\xfe\xff") && seems_utf16(head, 0)) return "UTF-16";
   // Without a mark: most characters of most texts have a zero in the same half.
   std::array<size_t, 2> zeros{};
   for (size_t i = 0; i < head.size(); ++i) zeros[i % 2] += head[i] == '\0';

@@ -61,10 +61,8 @@ PeerLiveness::PeerLiveness(const NetSetup& setup, std::shared_ptr<SharedSegment>
     for (const int rank : setup.neighbours()) places_[static_cast<size_t>(rank)] = place++;
     own_ = &segment_->board(places_[static_cast<size_t>(setup.rank)]);
   }
-  if (elsewhere_) {  // at once: a process that stops before its first beat would never be missed
-    own_->beat.fetch_add(1, std::memory_order_relaxed);
-    elsewhere_->send(*own_);
-  }
+  own_->beat.fetch_add(1, std::memory_order_relaxed);  // at once: a process that stops before its first beat would never be missed
+  if (elsewhere_) elsewhere_->send(*own_);
   heartbeat_thread_.emplace(*own_, elsewhere_.get());
 }
 

@@ -184,22 +184,22 @@ TEST(SavedState, ARunWhoseFolderIsDeletedGoesOnAndCanBeResumed) {
   const harness::ScratchFolder scratch;
   const fs::path out = scratch / "run";
   const base::Stop never;
-  const base::Recipe recipe = saved_recipe({"train.steps=200", "log.tensorboard=true", "log.trace=true"});
+  const base::Recipe recipe = saved_recipe({"train.steps=400", "snapshot.every=40", "log.tensorboard=true", "log.trace=true"});
   std::thread deleter([&] {
     const base::RealClock clock;
-    while (clock.now() < std::chrono::minutes(1) && !fs::exists(out / "snapshots/step-00000004")) std::this_thread::yield();
+    while (clock.now() < std::chrono::minutes(1) && !fs::exists(out / "snapshots")) std::this_thread::yield();
     std::error_code ignored;  // the run writes meanwhile
     for (int i = 0; i < 5; ++i) fs::remove_all(out, ignored);
   });
   const harness::Run ended =
       harness::on_ranks(1, [&](comm::World& world) { run(world, recipe, {.out = out, .cache = {}, .terminal = nullptr}, {}, never); });
   deleter.join();
-  EXPECT_EQ(saved_steps(out), (std::map<int64_t, bool>{{200, true}}));
+  EXPECT_EQ(saved_steps(out), (std::map<int64_t, bool>{{400, true}}));
   EXPECT_THAT(ended.log.at(0), testing::Contains(HasSubstr("metrics.jsonl was deleted: it begins again here")));
   EXPECT_GT(base::read_metrics(out / "metrics.jsonl").size(), 10u);
-  EXPECT_LT(base::read_metrics(out / "metrics.jsonl").size(), 200u);
+  EXPECT_LT(base::read_metrics(out / "metrics.jsonl").size(), 400u);
   EXPECT_TRUE(fs::exists(out / "report.html"));
-  const std::vector<double> losses = losses_on(1, saved_recipe({"train.steps=203"}), out, /*resume=*/true);
+  const std::vector<double> losses = losses_on(1, saved_recipe({"train.steps=403"}), out, /*resume=*/true);
   EXPECT_TRUE(std::isfinite(losses.back()));
 }
 

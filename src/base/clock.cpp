@@ -1,11 +1,11 @@
 #include "base/clock.h"
 
-#include <fstream>
-#include <iterator>
-#include <sstream>
 #include <string>
 #include <time.h>
 #include <unistd.h>
+#include <vector>
+
+#include "base/process.h"
 
 namespace cairn::base {
 
@@ -29,16 +29,11 @@ double seconds(std::chrono::nanoseconds duration) { return std::chrono::duration
 double wall_time() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
 double process_age() {
-  std::ifstream file("/proc/self/stat");
-  std::string text((std::istreambuf_iterator<char>(file)), {});
-  const size_t name_end = text.rfind(')');  // the name may hold spaces; 20 fields follow up to the start time
-  if (name_end == std::string::npos) return 0;
-  std::istringstream fields(text.substr(name_end + 1));
-  std::string field;
-  for (int i = 0; i < 20; ++i) fields >> field;
+  constexpr size_t kStart = 22 - kFirstStatField;  // in clock ticks since the machine started
+  const std::vector<std::string> stat = process_stat(::getpid());
   timespec now{};
-  if (!fields || clock_gettime(CLOCK_BOOTTIME, &now) != 0) return 0;
-  const double started = std::stod(field) / static_cast<double>(sysconf(_SC_CLK_TCK));
+  if (stat.size() <= kStart || clock_gettime(CLOCK_BOOTTIME, &now) != 0) return 0;
+  const double started = std::stod(stat[kStart]) / static_cast<double>(sysconf(_SC_CLK_TCK));
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9 - started;
 }
 

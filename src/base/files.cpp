@@ -54,6 +54,12 @@ bool path_exists(const std::filesystem::path& path) {
   return ::lstat(path.c_str(), &facts) == 0;
 }
 
+bool is_file_at(int file, const std::filesystem::path& path) {
+  struct stat open {
+  }, named{};
+  return ::fstat(file, &open) == 0 && ::stat(path.c_str(), &named) == 0 && open.st_ino == named.st_ino && open.st_dev == named.st_dev;
+}
+
 std::string read_file(const std::filesystem::path& path, int64_t bytes_max) {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a named pipe must not hang us
   if (file < 0) fail_input("cannot open {}: {}", path.string(), text_of(errno));

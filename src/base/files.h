@@ -22,6 +22,9 @@ bool path_exists(const std::filesystem::path& path);
 void write_atomically(const std::filesystem::path& path, std::span<const std::byte> bytes, const Disk& disk = real_disk());
 void write_atomically(const std::filesystem::path& path, std::string_view text, const Disk& disk = real_disk());
 
+// Whether an open file is still the one under this path: it was not removed, nor replaced.
+bool is_file_at(int file, const std::filesystem::path& path);
+
 // Creates a folder and its parents; no error if it is there.
 void make_folder(const std::filesystem::path& path);
 

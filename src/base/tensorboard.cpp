@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/files.h"
+#include "base/process.h"
 
 // Records are framed as TFRecord does (length, its masked CRC, bytes, their masked CRC) and hold the protobuf message
 // `tensorflow.Event`; the few fields used are written by hand. Numbers are the field numbers of event.proto and summary.proto.
@@ -75,10 +76,8 @@ std::string version_record() {
 }
 
 std::filesystem::path event_path(const std::filesystem::path& folder) {
-  char host[256] = {};
-  if (::gethostname(host, sizeof host - 1) != 0 || host[0] == '\0') std::strcpy(host, "localhost");
-  for (char& c : host)
-    if (c == '/') c = '-';
+  std::string host = host_name();
+  std::replace(host.begin(), host.end(), '/', '-');
   make_folder(folder);
   // Two runs begun in one second must not write into one file.
   const auto start = static_cast<int64_t>(wall_time());

@@ -6,7 +6,6 @@
 #include <ctime>
 #include <fcntl.h>
 #include <fstream>
-#include <iterator>
 #include <poll.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -17,7 +16,9 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/files.h"
 #include "base/json.h"
+#include "base/process.h"
 
 namespace cairn::snapshot {
 
@@ -29,22 +30,11 @@ constexpr int kAttempts = 100;  // each fails only because another process remov
 constexpr std::chrono::milliseconds kPause{5}, kNaming{500};
 constexpr size_t kOwnerBytesMax = 4096;
 
-std::string host_name() {
-  char host[256] = {};
-  if (::gethostname(host, sizeof host - 1) != 0 || host[0] == '\0') return "localhost";
-  return host;
-}
-
-// Field 22 of /proc/PID/stat, in clock ticks since the machine started. Empty where there is no such process.
+// When a process started, in clock ticks since the machine did. Empty where there is no such process.
 std::string process_start_of(int64_t process) {
-  std::ifstream file(fmt::format("/proc/{}/stat", process));
-  std::string text((std::istreambuf_iterator<char>(file)), {});
-  const size_t name_end = text.rfind(')');  // the program's name may hold anything
-  if (name_end == std::string::npos) return {};
-  size_t at = name_end;
-  for (int field = 2; field < 22 && at != std::string::npos; ++field) at = text.find(' ', at + 1);
-  if (at == std::string::npos) return {};
-  return text.substr(at + 1, text.find(' ', at + 1) - at - 1);
+  constexpr size_t kStart = 22 - base::kFirstStatField;
+  const std::vector<std::string> stat = base::process_stat(process);
+  return stat.size() > kStart ? stat[kStart] : "";
 }
 
 std::string utc_now() {
@@ -79,13 +69,6 @@ LockOwner read_owner(const fs::path& path) {
   return owner;
 }
 
-// Whether an open file is still the one under its name.
-bool is_named(int file, const fs::path& path) {
-  struct stat open {
-  }, named{};
-  return ::fstat(file, &open) == 0 && ::stat(path.c_str(), &named) == 0 && open.st_ino == named.st_ino && open.st_dev == named.st_dev;
-}
-
 [[noreturn]] void refuse_in_use(const fs::path& directory, const LockOwner& owner) {
   if (owner.process == 0)
     base::fail_input("{} is in use by another process: wait for it to end, or choose another directory (--out)", directory.string());
@@ -99,7 +82,7 @@ bool is_named(int file, const fs::path& path) {
 
 }  // namespace
 
-LockOwner this_process() { return {::getpid(), host_name(), process_start_of(::getpid()), utc_now()}; }
+LockOwner this_process() { return {::getpid(), base::host_name(), process_start_of(::getpid()), utc_now()}; }
 
 bool is_running(const LockOwner& owner) {
   if (owner.process <= 0 || (::kill(static_cast<pid_t>(owner.process), 0) != 0 && errno != EPERM)) return false;
@@ -148,7 +131,7 @@ bool RunLock::take(Make make) {
 }
 
 RunLock::~RunLock() {
-  if (held_ && is_named(file_, path_)) ::unlink(path_.c_str());
+  if (held_ && base::is_file_at(file_, path_)) ::unlink(path_.c_str());
   let_go();
 }
 
@@ -188,7 +171,7 @@ RunLock::Taken RunLock::try_to_take() {
   if (file_ < 0 && errno == ENOENT) return Taken::again;  // a run that failed has removed the directory
   if (file_ < 0) refuse_directory(directory_, errno);
   if (try_lock_(file_) != 0) return errno == EWOULDBLOCK ? Taken::in_use : take_without_flock();
-  if (!is_named(file_, path_)) return Taken::again;  // the last holder removed this file
+  if (!base::is_file_at(file_, path_)) return Taken::again;  // the last holder removed this file
   if (LockOwner before = read_owner(path_); before.process > 0 && before.host != owner_.host) abandoned_ = std::move(before);
   write_owner();
   return Taken::yes;

@@ -20,13 +20,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
-#include <fstream>
 #include <map>
 #include <memory>
 #include <optional>
 #include <poll.h>
 #include <signal.h>
-#include <sstream>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -39,6 +37,8 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/process.h"
+#include "base/text.h"
 #include "comm/net/liveness.h"
 #include "comm/net/setup.h"
 #include "comm/shm/segment.h"
@@ -129,16 +129,13 @@ struct Rank {
   bool killed = false;             // because it stood still
 };
 
-// Grows whenever a process computes or touches a new page: its processor time and page faults. 0 if the process is gone.
+// Grows whenever a process computes or touches a new page: its page faults (fields 10 and 12) and processor time (14 and 15). 0 if the
+// process is gone.
 uint64_t activity(pid_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::string text, word;
-  std::getline(file, text, '\0');
-  text.erase(0, text.rfind(')') + 1);  // the program's name may hold anything
-  std::istringstream fields(text);
+  const std::vector<std::string> stat = base::process_stat(pid);
   uint64_t sum = 0;
-  for (int field = 3; field <= 15 && fields >> word; ++field)  // numbered as in proc(5)
-    if (field == 10 || field == 12 || field == 14 || field == 15) sum += std::strtoull(word.c_str(), nullptr, 10);
+  for (const size_t field : {10, 12, 14, 15})
+    if (field - base::kFirstStatField < stat.size()) sum += std::strtoull(stat[field - base::kFirstStatField].c_str(), nullptr, 10);
   return sum;
 }
 
@@ -286,7 +283,7 @@ class Agent {
 
   // A SIGINT from the terminal has reached the ranks already: they are in the same process group.
   void pass_on(int signal) {
-    log_.info("stopping {} rank{}", running(), running() == 1 ? "" : "s");
+    log_.info("stopping {}", base::plural(running(), "rank"));
     if (signal == SIGINT && ::isatty(STDIN_FILENO) && ::tcgetpgrp(STDIN_FILENO) == ::getpgrp()) return;
     signal_all(SIGTERM);
   }

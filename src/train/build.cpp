@@ -45,7 +45,7 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   const std::vector<bool> trained = model::trainable(*job->engine.model, job->config.settings.model.train);
   place_parameters(*job, world, needs.gradients ? trained : std::vector<bool>(trained.size(), false));
   build_optimizer(*job);
-  build_sync(*job, world, start.remote);
+  build_sync(*job, world, start);
   build_sampler(*job, subset);
   if (!resumed || needs.reference) start_weights(*job, pretrained, world);  // a reference model is made from the initial weights
   build_step(*job, world, trained);

@@ -48,6 +48,12 @@ bool roll_back(comm::World& world, Job& job, const Rewind& rewind, RunRecorder& 
   return true;
 }
 
+// Building may wait for data and for other islands: a stop ends that too.
+Start with_stop(Start start, const base::Stop& stop) {
+  start.stop = &stop;
+  return start;
+}
+
 // What is saved comes from good steps: the numbers of all steps so far are judged first (a GPU's arrive later), and then the parameters.
 void check_before_save(Job& job, RunRecorder& recorder) {
   recorder.settle();
@@ -66,7 +72,7 @@ bool stop_together(comm::World& world, sync::Sync& sync, bool wanted, bool& requ
 }  // namespace
 
 Result run(comm::World& world, base::Recipe recipe, const Start& start, const data::Subset& subset, const base::Stop& stop) {
-  const std::unique_ptr<Job> job = build(world, std::move(recipe), start, subset);  // model, data, optimizer, sync
+  const std::unique_ptr<Job> job = build(world, std::move(recipe), with_stop(start, stop), subset);  // model, data, optimizer, sync
   const std::unique_ptr<snapshot::RunLock> island_lock = hold_island_directory(*job, start);
   SnapshotWriter snapshots(*job, world.log(), world.wall(), base::real_disk());
   RunRecorder recorder(world, *job, start);  // metrics, progress, report

@@ -64,7 +64,7 @@ class RaftWorld {
   }
 
  private:
-  struct Parcel {
+  struct InFlight {
     size_t from, to;
     RaftMessage message;
   };
@@ -177,9 +177,9 @@ class RaftWorld {
     while (now_ < until && wrong_.empty()) {
       now_ += 20ms;
       while (!on_the_way_.empty() && on_the_way_.begin()->first <= now_) {
-        const Parcel parcel = std::move(on_the_way_.begin()->second);
+        const InFlight message = std::move(on_the_way_.begin()->second);
         on_the_way_.erase(on_the_way_.begin());
-        deliver(parcel);
+        deliver(message);
       }
       for (size_t i = 0; i < sites_.size(); ++i) {
         if (!awake(sites_[i])) continue;
@@ -189,13 +189,13 @@ class RaftWorld {
     }
   }
 
-  void deliver(const Parcel& parcel) {
-    RaftSite& site = sites_[parcel.to];
+  void deliver(const InFlight& message) {
+    RaftSite& site = sites_[message.to];
     if (!site.raft) return;
-    if (!awake(site)) return void(on_the_way_.emplace(site.stopped_until, parcel));  // it waits in the socket
-    site.raft->receive(static_cast<int>(parcel.from), parcel.message, now_);
-    collect(parcel.to);
-    if (below(100) < restarts_) start(parcel.to);  // a process can die at any message
+    if (!awake(site)) return void(on_the_way_.emplace(site.stopped_until, message));  // it waits in the socket
+    site.raft->receive(static_cast<int>(message.from), message.message, now_);
+    collect(message.to);
+    if (below(100) < restarts_) start(message.to);  // a process can die at any message
   }
 
   void collect(size_t i) {
@@ -206,7 +206,7 @@ class RaftWorld {
       const auto to = static_cast<size_t>(one.to);
       if (cut_.contains({i, to}) || below(100) < loss_) continue;
       const auto delay = below(100) < slow_ ? below(4000) : below(60);
-      on_the_way_.emplace(now_ + Nanoseconds(1ms) * static_cast<int64_t>(delay), Parcel{i, to, std::move(one.message)});
+      on_the_way_.emplace(now_ + Nanoseconds(1ms) * static_cast<int64_t>(delay), InFlight{i, to, std::move(one.message)});
     }
     if (const auto installed = sites_[i].raft->take_installed())
       if (installed->summary != value_of(installed->index)) wrong_ = "a summary of another index was installed";
@@ -224,7 +224,7 @@ class RaftWorld {
   Nanoseconds now_{0};
   std::vector<RaftSite> sites_;
   std::vector<int> founders_;
-  std::multimap<Nanoseconds, Parcel> on_the_way_;
+  std::multimap<Nanoseconds, InFlight> on_the_way_;
   std::set<std::pair<size_t, size_t>> cut_;
   uint64_t loss_ = 0, slow_ = 10, restarts_ = 0;  // percent
   uint64_t proposed_ = 0;

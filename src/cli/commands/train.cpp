@@ -149,17 +149,15 @@ void check_ranks(const TrainArguments& a) {
                      base::human_bytes(each * a.nproc), base::human_bytes(machine), fits);
 }
 
-std::string in_ranks(int count) { return fmt::format("{} rank{}", count, count == 1 ? "" : "s"); }
-
 void print_run_header(const TrainArguments& a, const RunDirectory& run, int ranks, base::Terminal& terminal) {
   if (!run.note.empty()) terminal.line(run.note);
   if (run.resume) {
     terminal.line(fmt::format("resuming {} {} on {} ({})", run.path.string(),
                               run.step > 0 ? fmt::format("from step {}", run.step) : "from the beginning: it has no snapshot",
-                              in_ranks(ranks), a.device));
+                              base::plural(ranks, "rank"), a.device));
   } else {
-    terminal.line(fmt::format("training {} on {} ({}); everything goes to {}", run_name(request_of(a)), in_ranks(ranks), a.device,
-                              run.path.string()));
+    terminal.line(fmt::format("training {} on {} ({}); everything goes to {}", run_name(request_of(a)), base::plural(ranks, "rank"),
+                              a.device, run.path.string()));
   }
   if (a.device == "cpu" && kernels::has_cuda_kernels() && !visible_gpus().empty())
     terminal.line("(this machine has a GPU: --device cuda trains on it)");
@@ -265,11 +263,7 @@ int run_process(const TrainArguments& a, train::Start start, int ranks_here,
     }
     if (a.device == "cuda" || !chosen || size > ranks_here)
       check_memory(a, train::dry_run(recipe, start, size, shared_memory(a, ranks_here)));
-    if (is_remote_island(recipe)) {
-      start.remote = remote_islands_of(a);
-      start.remote.stop = &signals.stop();
-    }
-    start.stop = &signals.stop();
+    if (is_remote_island(recipe)) start.remote = remote_islands_of(a);
     try {
       const train::Result result = train::run(world, std::move(recipe), start, {}, signals.stop());
       if (rank == 0) print_run_summary(result, decision.run, *terminal);

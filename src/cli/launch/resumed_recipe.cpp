@@ -10,9 +10,7 @@
 #include "cli/launch/run_directory.h"
 #include "data/chat/template_date.h"
 #include "data/options.h"
-#include "parallel/options.h"
-#include "sync/needs.h"
-#include "sync/options.h"
+#include "train/build/resume_from.h"
 #include "train/report/run_starts.h"
 #include "train/settings.h"
 
@@ -72,12 +70,9 @@ std::vector<std::string> changed_keys(base::Recipe before, base::Recipe now, con
 std::string finished_line(base::Recipe recipe, const RunDirectory& run) {
   const int64_t steps = recipe.read(train::train_schema()).steps;
   if (!run.resume || run.step < steps) return {};
-  const int64_t islands = recipe.read(parallel::mesh_schema()).island;
-  const bool separately = islands > 1 && sync::needs_of(sync::read_island_sync(recipe).kind).local_steps;
-  if (separately && !std::filesystem::is_directory(run.path / fmt::format("island-{}", islands - 1))) return {};
-  if (run.step > steps)
-    base::fail_input("train.steps = {}: {} is already at step {}: raise train.steps, or start a new run (without --resume)", steps,
-                     run.path.string(), run.step);
+  const int64_t islands = train::separate_islands(recipe);
+  if (islands > 1 && !std::filesystem::is_directory(run.path / fmt::format("island-{}", islands - 1))) return {};
+  train::check_steps_left(steps, run.step, run.path);
   return fmt::format("{} is already at step {}; raise train.steps to train on, as in --set train.steps={}", run.path.string(), run.step,
                      2 * run.step);
 }

@@ -99,11 +99,11 @@ void Raft::tick(Nanoseconds now) {
     if (!in_majority(now)) return become_follower(state_.term, -1, now);
     if (now >= heartbeat_at_) send_to_all(now);
   } else if (now >= election_at_ && is_member(me())) {
-    stand(Phase::pre_vote, now);
+    start_election(Phase::pre_vote, now);
   }
 }
 
-void Raft::stand(Phase phase, Nanoseconds now) {
+void Raft::start_election(Phase phase, Nanoseconds now) {
   restart_election_timer(now);
   role_ = Role::candidate;
   phase_ = phase;
@@ -128,7 +128,7 @@ void Raft::count_vote(int from, Nanoseconds now) {
   if (is_member(from)) votes_.insert(from);
   if (!is_majority(votes_.size())) return;
   if (phase_ == Phase::pre_vote) {
-    stand(Phase::vote, now);
+    start_election(Phase::vote, now);
   } else {
     become_leader(now);
   }
@@ -243,12 +243,18 @@ void Raft::on_vote(int from, const RaftMessage& message, Nanoseconds now) {
   send(from, {.kind = RaftMessage::Kind::vote_reply, .term = state_.term, .granted = granted});
 }
 
-void Raft::on_append(int from, const RaftMessage& message, Nanoseconds now) {
-  RaftMessage reply{.kind = RaftMessage::Kind::append_reply, .term = state_.term};
-  if (message.term < state_.term) return send(from, std::move(reply));
+// False: the sender was the leader of an earlier term.
+bool Raft::accept_leader(int from, const RaftMessage& message, Nanoseconds now) {
+  if (message.term < state_.term) return false;
   become_follower(message.term, from, now);
   heard_leader_ = now;
   restart_election_timer(now);
+  return true;
+}
+
+void Raft::on_append(int from, const RaftMessage& message, Nanoseconds now) {
+  RaftMessage reply{.kind = RaftMessage::Kind::append_reply, .term = state_.term};
+  if (!accept_leader(from, message, now)) return send(from, std::move(reply));
   // Entries before the summary's end are committed, so they agree.
   const bool agrees = message.index + 1 < state_.first || (message.index <= last() && term_at(message.index) == message.log_term);
   if (agrees) {
@@ -267,9 +273,8 @@ void Raft::take_entries(const RaftMessage& message) {
   for (size_t i = 0; i < message.entries.size(); ++i) {
     const uint64_t index = message.index + 1 + i;
     if (index < state_.first || (index <= last() && term_at(index) == message.entries[i].term)) continue;
-    CAIRN_CHECK(index > commit_ || options_.faults.apply_before_commit || options_.faults.decide_without_majority ||
-                    options_.faults.forget_vote || options_.faults.answer_from_old_term,
-                "entry {} of term {} contradicts a committed one", index, message.entries[i].term);
+    CAIRN_CHECK(index > commit_ || options_.faults.apply_before_commit, "entry {} of term {} contradicts a committed one", index,
+                message.entries[i].term);
     state_.entries.resize(index - state_.first);
     state_.entries.push_back(message.entries[i]);
     if (options_.faults.apply_before_commit) {
@@ -300,10 +305,7 @@ void Raft::on_append_reply(int from, const RaftMessage& message, Nanoseconds now
 
 void Raft::on_install(int from, const RaftMessage& message, Nanoseconds now) {
   RaftMessage reply{.kind = RaftMessage::Kind::append_reply, .term = state_.term};
-  if (message.term < state_.term) return send(from, std::move(reply));
-  become_follower(message.term, from, now);
-  heard_leader_ = now;
-  restart_election_timer(now);
+  if (!accept_leader(from, message, now)) return send(from, std::move(reply));
   reply.granted = true;
   reply.index = std::max(message.index, commit_);
   if (message.index > commit_) {

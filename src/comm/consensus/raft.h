@@ -70,7 +70,7 @@ class Raft {
   using Nanoseconds = std::chrono::nanoseconds;
   struct Options {
     int me = 0;
-    // A site that hears no leader for a random time between these stands for election.
+    // A site that hears no leader for a random time between these starts an election.
     Nanoseconds election_min = std::chrono::seconds(2), election_max = std::chrono::seconds(4);
     Nanoseconds heartbeat = std::chrono::milliseconds(500);
     uint64_t seed = 0;
@@ -129,7 +129,7 @@ class Raft {
   void find_members();
   void restart_election_timer(Nanoseconds now);
   void become_follower(uint64_t term, int leader, Nanoseconds now);
-  void stand(Phase phase, Nanoseconds now);
+  void start_election(Phase phase, Nanoseconds now);
   void count_vote(int from, Nanoseconds now);
   void become_leader(Nanoseconds now);
   uint64_t append(RaftEntry entry, Nanoseconds now);
@@ -137,6 +137,7 @@ class Raft {
   void send_append(int to);
   void send_to_all(Nanoseconds now);
   void on_vote(int from, const RaftMessage& message, Nanoseconds now);
+  bool accept_leader(int from, const RaftMessage& message, Nanoseconds now);
   void on_append(int from, const RaftMessage& message, Nanoseconds now);
   void on_append_reply(int from, const RaftMessage& message, Nanoseconds now);
   void on_install(int from, const RaftMessage& message, Nanoseconds now);

@@ -7,29 +7,21 @@
 #include <poll.h>
 #include <string_view>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
 
 #include "base/clock.h"
+#include "base/files.h"
+#include "base/process.h"
 
 namespace cairn::data {
 namespace {
 
 constexpr int kTryAgainMs = 50;
 
-// Whether an open file is still the one under its name.
-bool is_at(int file, const std::string& path) {
-  struct stat open {
-  }, named{};
-  return ::fstat(file, &open) == 0 && ::stat(path.c_str(), &named) == 0 && open.st_ino == named.st_ino && open.st_dev == named.st_dev;
-}
-
 void write_holder(int file) {
-  std::array<char, 65> host{};
-  ::gethostname(host.data(), host.size() - 1);
-  const std::string text = fmt::format("process {} on {}", ::getpid(), host.data());
+  const std::string text = fmt::format("process {} on {}", ::getpid(), base::host_name());
   // The text is for messages alone, so that a full disk does no harm.
   if (::ftruncate(file, 0) == 0 && ::pwrite(file, text.data(), text.size(), 0) < 0) return;
 }
@@ -58,7 +50,7 @@ FileLock::FileLock(const std::string& path, const OnWait& on_wait) : path_(path)
         ::poll(nullptr, 0, kTryAgainMs);
       }
       if (taken != 0) return;
-      held_ = is_at(file_, path_);
+      held_ = base::is_file_at(file_, path_);
       if (held_) {
         write_holder(file_);
         return;

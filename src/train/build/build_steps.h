@@ -34,7 +34,7 @@ void place_parameters(Job& job, comm::World& world, const std::vector<bool>& tra
 // 7. Optimizer and learning-rate schedule (build_optimizer.cpp).
 void build_optimizer(Job& job);
 // 8. One sync rule for the replicas that step together, and one for islands that step separately (build_sync.cpp).
-void build_sync(Job& job, comm::World& world, const RemoteIslandStart& remote);
+void build_sync(Job& job, comm::World& world, const Start& start);
 // 9. Subset and sampler (batches.cpp).
 void build_sampler(Job& job, const data::Subset& subset);
 // 10. The pipeline, if mesh.pp is more than 1, and the step (build_step.cpp).

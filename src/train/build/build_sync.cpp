@@ -20,7 +20,7 @@ sync::Replica replica_of(const Job& job, comm::Group& replica_group, comm::Group
           .trace = job.instruments.trace.get()};
 }
 
-std::unique_ptr<sync::Sync> make_island_rule(Job& job, comm::World& world, const RemoteIslandStart& remote) {
+std::unique_ptr<sync::Sync> make_island_rule(Job& job, comm::World& world, const Start& start) {
   const Settings& s = job.config.settings;
   const parallel::Plan& plan = job.config.plan;
   if (!model::running_buffers(job.engine.buffers).empty())
@@ -28,7 +28,7 @@ std::unique_ptr<sync::Sync> make_island_rule(Job& job, comm::World& world, const
         "sync.island.kind = {}: this model keeps running statistics (batch norm), which differ from island to island: use "
         "all_reduce, or a model without them",
         s.island.kind);
-  if (plan.islands > 1) job.remote_islands = std::make_unique<RemoteIslandHost>(job, world, remote);
+  if (plan.islands > 1) job.remote_islands = std::make_unique<RemoteIslandHost>(job, world, start.remote, start.stop);
   comm::Group& islands = job.remote_islands ? world.alone() : world.group(plan.mesh.peers(world.rank(), "island"), "islands");
   sync::Replica replica = replica_of(job, islands, *job.engine.step_group);
   if (job.remote_islands) replica.remote_islands = job.remote_islands->remote();
@@ -37,12 +37,12 @@ std::unique_ptr<sync::Sync> make_island_rule(Job& job, comm::World& world, const
 
 }  // namespace
 
-void build_sync(Job& job, comm::World& world, const RemoteIslandStart& remote) {
+void build_sync(Job& job, comm::World& world, const Start& start) {
   const parallel::Plan& plan = job.config.plan;
   comm::Group& replicas = world.group(plan.mesh.peers_along(world.rank(), parallel::replicating_axes(plan)));
   std::vector<std::unique_ptr<sync::Sync>> rules;
   rules.push_back(sync::make_sync(job.config.settings.sync, replica_of(job, replicas, world.alone())));
-  if (parallel::islands_step_separately(plan)) rules.push_back(make_island_rule(job, world, remote));
+  if (parallel::islands_step_separately(plan)) rules.push_back(make_island_rule(job, world, start));
   job.engine.sync = sync::make_chain(std::move(rules));
 }
 

@@ -5,9 +5,11 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/recipe.h"
+#include "base/text.h"
 #include "comm/group.h"
 #include "comm/world.h"
 #include "parallel/options.h"
+#include "parallel/plan.h"
 #include "sync/needs.h"
 #include "sync/options.h"
 #include "train/build/build_steps.h"
@@ -20,16 +22,13 @@ namespace {
 void check_islands(const Job& job, const std::filesystem::path& run_dir) {
   if (!base::path_exists(run_dir / "recipe.toml")) return;  // on another machine's disk
   base::Recipe before = base::Recipe::parse_file(run_dir / "recipe.toml");
-  const auto separate = [](int64_t islands, const std::string& rule) {
-    return islands > 1 && sync::needs_of(rule).local_steps ? islands : 1;
-  };
-  const int64_t islands = job.config.settings.layout.mesh.island, now = separate(islands, job.config.settings.island.kind);
-  const int64_t then = separate(before.read(parallel::mesh_schema()).island, sync::read_island_sync(before).kind);
+  const parallel::Plan& plan = job.config.plan;
+  const int64_t then = separate_islands(before), now = parallel::islands_step_separately(plan) ? plan.mesh.extent("island") : 1;
   if (then != now)
     base::fail_input(
-        "mesh.island = {}: {} was trained with {} island{} that step{} separately, and each has its own state: resume with as many, or "
+        "mesh.island = {}: {} was trained with {} that step separately, and each has its own state: resume with as many, or "
         "start a new run from its model (model.from = \"{}\")",
-        islands, run_dir.string(), then, then == 1 ? "" : "s", then == 1 ? "s" : "", run_dir.string());
+        plan.mesh.extent("island"), run_dir.string(), then == 1 ? "no islands" : base::plural(then, "island"), run_dir.string());
 }
 
 }  // namespace
@@ -41,10 +40,19 @@ std::optional<snapshot::OpenSnapshot> find_resumed(const Job& job, comm::World& 
   const int64_t every = job.config.settings.snapshot.every, steps = job.config.settings.train.steps;
   const int64_t max_apart = every > 0 ? 2 * every : std::numeric_limits<int64_t>::max();
   auto found = find_snapshot(world, *job.engine.step_group, job.config.out.string(), start.resume_step_last, max_apart);
-  if (found && found->step() > steps)
-    base::fail_input("train.steps = {}: {} is already at step {}: raise train.steps, or start a new run (without --resume)", steps,
-                     start.out.string(), found->step());
+  if (found) check_steps_left(steps, found->step(), start.out);
   return found;
+}
+
+int64_t separate_islands(base::Recipe& recipe) {
+  const int64_t islands = recipe.read(parallel::mesh_schema()).island;
+  return islands > 1 && sync::needs_of(sync::read_island_sync(recipe).kind).local_steps ? islands : 1;
+}
+
+void check_steps_left(int64_t steps, int64_t done, const std::filesystem::path& run) {
+  if (done > steps)
+    base::fail_input("train.steps = {}: {} is already at step {}: raise train.steps, or start a new run (without --resume)", steps,
+                     run.string(), done);
 }
 
 std::unique_ptr<snapshot::RunLock> hold_island_directory(const Job& job, const Start& start) {

@@ -120,12 +120,12 @@ void check_remote_island(const Settings& settings) {
   if (!o.listen.empty()) comm::parse_rendezvous_endpoint(o.listen);
 }
 
-RemoteIslandHost::RemoteIslandHost(Job& job, comm::World& world, const RemoteIslandStart& start) {
+RemoteIslandHost::RemoteIslandHost(Job& job, comm::World& world, const RemoteIslandStart& start, const base::Stop* stop) {
   const RemoteIslandOptions& o = job.config.settings.remote;
   if (world.size() > 1) full_parameters_ = std::make_unique<JobParameterGather>(job);
   remote_.full_parameters = full_parameters_.get();
   remote_.founders = static_cast<int>(o.founders > 0 ? o.founders : o.count);
-  if (start.stop) remote_.stopping = [stop = start.stop] { return stop->requested(); };
+  if (stop) remote_.stopping = [stop] { return stop->requested(); };
   if (world.rank() != 0) return;
   const comm::RendezvousEndpoint place = listening_endpoint(o);
   bridge_ =

@@ -38,14 +38,13 @@ void check_remote_island(const Settings& settings);
 struct RemoteIslandStart {
   comm::Key key{};
   std::optional<comm::LinkModel> links = {};
-  const base::Stop* stop = nullptr;
 };
 
 // Connects this island with the others, as long as the job lives. Rank 0 of the island owns the connections; remote() is what the sync rule
 // works with on every rank.
 class RemoteIslandHost {
  public:
-  RemoteIslandHost(Job& job, comm::World& world, const RemoteIslandStart& start);
+  RemoteIslandHost(Job& job, comm::World& world, const RemoteIslandStart& start, const base::Stop* stop);
   ~RemoteIslandHost();
   const sync::RemoteIslands* remote() const { return &remote_; }
 

@@ -75,7 +75,7 @@ class RaftWorld {
 
   void start(size_t i) {
     RaftSite& site = sites_[i];
-    site.known.clear();  // what it applied is gone with the process; it is told again from its summary on
+    site.known.clear();  // what it applied is gone with the process; it is told again from its snapshot on
     site.raft = std::make_unique<Raft>(Raft::Options{.me = static_cast<int>(i),
                                                      .election_min = 1s,
                                                      .election_max = 1300ms,  // candidates often meet
@@ -135,7 +135,7 @@ class RaftWorld {
       if (!awake(one) || one.raft->role() != Raft::Role::leader) continue;
       std::vector<int> members = one.raft->members();
       if (const auto at = std::find(members.begin(), members.end(), site); at != members.end()) {
-        if (members.size() <= 2) continue;
+        if (members.size() <= 1) continue;
         members.erase(at);
       } else {
         members.push_back(site);
@@ -160,7 +160,7 @@ class RaftWorld {
     const uint64_t value = ++proposed_;
     Raft* leader = nullptr;
     for (RaftSite& site : sites_)
-      if (site.raft->role() == Raft::Role::leader && site.raft->in_majority(now_)) leader = site.raft.get();
+      if (site.raft->role() == Raft::Role::leader && site.raft->has_quorum(now_)) leader = site.raft.get();
     if (!leader) return void(wrong_ = "no leader 30 s after everything healed");
     const uint64_t index = *leader->propose(value_of(value), now_);
     advance(5s);
@@ -176,9 +176,9 @@ class RaftWorld {
     const Nanoseconds until = now_ + by;
     while (now_ < until && wrong_.empty()) {
       now_ += 20ms;
-      while (!on_the_way_.empty() && on_the_way_.begin()->first <= now_) {
-        const InFlight message = std::move(on_the_way_.begin()->second);
-        on_the_way_.erase(on_the_way_.begin());
+      while (!in_flight_.empty() && in_flight_.begin()->first <= now_) {
+        const InFlight message = std::move(in_flight_.begin()->second);
+        in_flight_.erase(in_flight_.begin());
         deliver(message);
       }
       for (size_t i = 0; i < sites_.size(); ++i) {
@@ -192,7 +192,7 @@ class RaftWorld {
   void deliver(const InFlight& message) {
     RaftSite& site = sites_[message.to];
     if (!site.raft) return;
-    if (!awake(site)) return void(on_the_way_.emplace(site.stopped_until, message));  // it waits in the socket
+    if (!awake(site)) return void(in_flight_.emplace(site.stopped_until, message));  // it waits in the socket
     site.raft->receive(static_cast<int>(message.from), message.message, now_);
     collect(message.to);
     if (below(100) < restarts_) start(message.to);  // a process can die at any message
@@ -206,10 +206,10 @@ class RaftWorld {
       const auto to = static_cast<size_t>(one.to);
       if (cut_.contains({i, to}) || below(100) < loss_) continue;
       const auto delay = below(100) < slow_ ? below(4000) : below(60);
-      on_the_way_.emplace(now_ + Nanoseconds(1ms) * static_cast<int64_t>(delay), InFlight{i, to, std::move(one.message)});
+      in_flight_.emplace(now_ + Nanoseconds(1ms) * static_cast<int64_t>(delay), InFlight{i, to, std::move(one.message)});
     }
     if (const auto installed = sites_[i].raft->take_installed())
-      if (installed->summary != value_of(installed->index)) wrong_ = "a summary of another index was installed";
+      if (installed->snapshot != value_of(installed->index)) wrong_ = "a snapshot of another index was installed";
     for (const Raft::Committed& one : sites_[i].raft->take_committed()) {
       sites_[i].known[one.index] = one.entry;
       const auto [at, is_new] = committed_.emplace(one.index, one.entry);
@@ -224,7 +224,7 @@ class RaftWorld {
   Nanoseconds now_{0};
   std::vector<RaftSite> sites_;
   std::vector<int> founders_;
-  std::multimap<Nanoseconds, InFlight> on_the_way_;
+  std::multimap<Nanoseconds, InFlight> in_flight_;
   std::set<std::pair<size_t, size_t>> cut_;
   uint64_t loss_ = 0, slow_ = 10, restarts_ = 0;  // percent
   uint64_t proposed_ = 0;
@@ -239,7 +239,7 @@ TEST(Raft, NeverCommitsTwoEntriesForOneIndexAndGoesOnOnceLinksHeal) {
 
 struct RaftMistake {
   const char* name;
-  uint64_t seed;  // a little before the first of 1,000 that finds it: all of them take half a minute here
+  uint64_t seed;  // a little before the first that finds it
   RaftFaults faults;
 };
 
@@ -253,9 +253,9 @@ TEST_P(RaftMistakes, AreFoundWithinAThousandSeeds) {
 
 INSTANTIATE_TEST_SUITE_P(Planted, RaftMistakes,
                          testing::Values(RaftMistake{"DecideWithoutMajority", 0, {.decide_without_majority = true}},
-                                         RaftMistake{"ForgetVote", 340, {.forget_vote = true}},
+                                         RaftMistake{"ForgetVote", 110, {.forget_vote = true}},
                                          RaftMistake{"ApplyBeforeCommit", 0, {.apply_before_commit = true}},
-                                         RaftMistake{"AnswerFromOldTerm", 715, {.answer_from_old_term = true}}),
+                                         RaftMistake{"AnswerFromOldTerm", 205, {.answer_from_old_term = true}}),
                          [](const auto& one) { return one.param.name; });
 
 TEST(Raft, AGroupOfOneDecidesAlone) {
@@ -267,7 +267,7 @@ TEST(Raft, AGroupOfOneDecidesAlone) {
   ASSERT_TRUE(index);
   const std::vector<Raft::Committed> committed = raft.take_committed();
   ASSERT_EQ(committed.size(), 2u);
-  EXPECT_EQ(committed[0].entry.kind, RaftEntry::Kind::none);
+  EXPECT_EQ(committed[0].entry.kind, RaftEntry::Kind::no_op);
   EXPECT_EQ(committed[1].index, *index);
   EXPECT_EQ(committed[1].entry.body, value_of(7));
 }
@@ -279,7 +279,7 @@ TEST(Raft, ALeaderThatHearsNoMajorityStepsDown) {
   raft.receive(1, {.kind = RaftMessage::Kind::pre_vote_reply, .term = 1, .granted = true}, 2s);
   raft.receive(1, {.kind = RaftMessage::Kind::vote_reply, .term = 1, .granted = true}, 2s);
   ASSERT_EQ(raft.role(), Raft::Role::leader);
-  EXPECT_TRUE(raft.in_majority(3s));
+  EXPECT_TRUE(raft.has_quorum(3s));
   raft.tick(4s);
   EXPECT_EQ(raft.role(), Raft::Role::follower);
   EXPECT_FALSE(raft.propose(value_of(1), 4s));
@@ -298,6 +298,115 @@ TEST(Raft, AVoteIsInTheStoreBeforeItIsAnswered) {
   EXPECT_FALSE(again.take_outgoing().at(0).message.granted);
   again.receive(1, {.kind = RaftMessage::Kind::vote, .term = 5}, 1s);  // the same candidate asks again
   EXPECT_TRUE(again.take_outgoing().at(0).message.granted);
+}
+
+using Message = RaftMessage;
+
+RaftMessage append_of(uint64_t term, uint64_t after, std::vector<RaftEntry> entries) {
+  return {.kind = Message::Kind::append, .term = term, .index = after, .log_term = after == 0 ? 0 : term, .entries = std::move(entries)};
+}
+
+// The messages of this kind to this site.
+std::vector<RaftMessage> sent_to(int site, Message::Kind kind, Raft& raft) {
+  std::vector<RaftMessage> all;
+  for (Raft::Outgoing& one : raft.take_outgoing())
+    if (one.to == site && one.message.kind == kind) all.push_back(std::move(one.message));
+  return all;
+}
+
+TEST(Raft, AFollowerSeesTheMajorityByItself) {
+  MemoryStore store;
+  Raft raft({.me = 1, .seed = 1}, store, {0, 1, 2, 3}, 0s);
+  raft.receive(2, {.kind = Message::Kind::append_reply, .term = 3, .index = 1, .granted = true}, 1s);  // of entries that are not here yet
+  raft.receive(0, append_of(3, 0, {{.term = 3, .kind = RaftEntry::Kind::value, .body = value_of(7)}}), 1s);
+  EXPECT_TRUE(raft.take_committed().empty()) << "the reply came before this site knew its leader";
+  raft.receive(2, {.kind = Message::Kind::append_reply, .term = 2, .index = 1, .granted = true}, 1s);
+  EXPECT_TRUE(raft.take_committed().empty()) << "a reply of an earlier term";
+  raft.receive(2, {.kind = Message::Kind::append_reply, .term = 3, .index = 1, .granted = true}, 1s);
+  const std::vector<Raft::Committed> committed = raft.take_committed();  // the leader, this site and site 2 have it: three of four
+  ASSERT_EQ(committed.size(), 1u);
+  EXPECT_EQ(committed[0].entry.body, value_of(7));
+}
+
+TEST(Raft, RepliesGoToAllMembersWhereThereAreNewEntries) {
+  MemoryStore store;
+  Raft raft({.me = 1, .seed = 1}, store, {0, 1, 2}, 0s);
+  raft.receive(0, append_of(3, 0, {{.term = 3}}), 1s);
+  EXPECT_EQ(sent_to(2, Message::Kind::append_reply, raft).size(), 1u);
+  raft.receive(0, append_of(3, 1, {}), 1s);  // a heartbeat
+  EXPECT_TRUE(sent_to(2, Message::Kind::append_reply, raft).empty());
+}
+
+class FullStore final : public RaftStore {
+ public:
+  RaftState load() override { return {}; }
+  void save(const RaftState& state) override {
+    if (full) throw Error(Error::Kind::disk, "no space left");
+    saved = state;
+  }
+  bool full = false;
+  RaftState saved;
+};
+
+TEST(Raft, WhatCouldNotBeSavedIsNotAnsweredFor) {
+  FullStore store;
+  Raft raft({.me = 1, .seed = 1}, store, {0, 1, 2}, 0s);
+  raft.receive(0, append_of(3, 0, {}), 1s);
+  raft.take_outgoing();
+  store.full = true;
+  EXPECT_THROW(raft.receive(0, append_of(3, 0, {{.term = 3}}), 1s), Error);
+  EXPECT_THROW(raft.receive(0, append_of(3, 0, {{.term = 3}}), 2s), Error) << "the leader repeats it: the entry is here, but not on disk";
+  EXPECT_TRUE(raft.take_outgoing().empty());
+  store.full = false;
+  raft.receive(0, append_of(3, 0, {{.term = 3}}), 3s);
+  EXPECT_EQ(sent_to(0, Message::Kind::append_reply, raft).at(0).index, 1u);
+  EXPECT_EQ(store.saved.entries.size(), 1u);
+}
+
+TEST(Raft, ASiteThatMayHaveForgottenItsVoteDoesNotVoteOrStand) {
+  MemoryStore store;
+  Raft raft({.me = 1, .election_min = 1s, .election_max = 2s, .seed = 1, .votes = false}, store, {0, 1, 2}, 0s);
+  raft.tick(10s);
+  EXPECT_TRUE(raft.take_outgoing().empty());
+  raft.receive(0, {.kind = Message::Kind::pre_vote, .term = 4}, 10s);
+  raft.receive(0, {.kind = Message::Kind::vote, .term = 4}, 10s);
+  for (const Raft::Outgoing& one : raft.take_outgoing()) EXPECT_FALSE(one.message.granted);
+  raft.set_votes(true);
+  raft.receive(0, {.kind = Message::Kind::vote, .term = 4}, 10s);
+  EXPECT_TRUE(raft.take_outgoing().at(0).message.granted);
+}
+
+TEST(Raft, ARemovedSiteGetsTheEntryThatRemovesIt) {
+  MemoryStore store;
+  Raft raft({.me = 0, .election_min = 1s, .election_max = 2s, .heartbeat = 100ms, .seed = 1}, store, {0, 1, 2}, 0s);
+  raft.tick(2s);
+  raft.receive(1, {.kind = Message::Kind::pre_vote_reply, .term = 1, .granted = true}, 2s);
+  raft.receive(1, {.kind = Message::Kind::vote_reply, .term = 1, .granted = true}, 2s);
+  for (const int site : {1, 2}) raft.receive(site, {.kind = Message::Kind::append_reply, .term = 1, .index = 1, .granted = true}, 2s);
+  ASSERT_TRUE(raft.propose_members({0, 1}, 2s));
+  raft.receive(1, {.kind = Message::Kind::append_reply, .term = 1, .index = 2, .granted = true}, 2s);
+  EXPECT_EQ(raft.committed(), 2u);
+  raft.take_outgoing();
+  raft.tick(2100ms);
+  EXPECT_FALSE(sent_to(2, Message::Kind::append, raft).empty());
+  raft.receive(2, {.kind = Message::Kind::append_reply, .term = 1, .index = 2, .granted = true}, 2100ms);
+  raft.take_outgoing();
+  raft.tick(2200ms);
+  EXPECT_TRUE(sent_to(2, Message::Kind::append, raft).empty());
+}
+
+TEST(Raft, ALeaderThatIsBusyIsNotTakenForLost) {
+  MemoryStore store;
+  Raft raft({.me = 1, .election_min = 1s, .election_max = 2s, .seed = 1}, store, {0, 1, 2}, 0s);
+  raft.receive(0, append_of(1, 0, {}), 1s);
+  for (auto now = 2s; now < 30s; now += 1s) {
+    raft.alive(0, now);
+    raft.tick(now);
+  }
+  EXPECT_EQ(raft.leader(), 0);
+  EXPECT_TRUE(raft.has_quorum(30s));
+  raft.tick(32s);
+  EXPECT_EQ(raft.role(), Raft::Role::pre_candidate);
 }
 
 }  // namespace

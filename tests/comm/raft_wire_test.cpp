@@ -25,10 +25,10 @@ RaftState some_state() {
   return {.term = 9,
           .voted_for = 2,
           .first = 4,
-          .summary_term = 3,
-          .summary_members = {0, 2, 5},
-          .summary = some_bytes(11),
-          .entries = {{.term = 8, .kind = RaftEntry::Kind::none},
+          .snapshot_term = 3,
+          .snapshot_members = {0, 2, 5},
+          .snapshot = some_bytes(11),
+          .entries = {{.term = 8, .kind = RaftEntry::Kind::no_op},
                       {.term = 8, .kind = RaftEntry::Kind::members, .members = {0, 2}},
                       {.term = 9, .kind = RaftEntry::Kind::value, .members = {}, .body = some_bytes(300)}}};
 }
@@ -42,7 +42,7 @@ RaftMessage some_message() {
           .granted = true,
           .entries = some_state().entries,
           .members = {1, 7},
-          .summary = some_bytes(3)};
+          .snapshot = some_bytes(3)};
 }
 
 TEST(RaftWire, GivesBackWhatItWasGiven) {

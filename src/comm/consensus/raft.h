@@ -14,22 +14,22 @@ namespace cairn::comm {
 
 // An entry of the replicated log.
 struct RaftEntry {
-  enum class Kind : uint8_t { none, members, value };  // none: the first entry of a leader, which commits those before it
+  enum class Kind : uint8_t { no_op, members, value };  // no_op: the first entry of a leader, which commits those before it
   uint64_t term = 0;
-  Kind kind = Kind::none;
+  Kind kind = Kind::no_op;
   std::vector<int> members = {};     // members: the sites of the group from this entry on, in rising order
   std::vector<std::byte> body = {};  // value
   bool operator==(const RaftEntry&) const = default;
 };
 
-// What a site must not forget when it restarts. Entries before `first` are replaced by a summary of what they led to.
+// What a site must not forget when it restarts. Entries before `first` are replaced by a snapshot of what they led to.
 struct RaftState {
   uint64_t term = 0;
   int voted_for = -1;  // in this term; -1: nobody
   uint64_t first = 1;  // index of entries[0]
-  uint64_t summary_term = 0;
-  std::vector<int> summary_members = {};
-  std::vector<std::byte> summary = {};
+  uint64_t snapshot_term = 0;
+  std::vector<int> snapshot_members = {};
+  std::vector<std::byte> snapshot = {};
   std::vector<RaftEntry> entries = {};
   bool operator==(const RaftState&) const = default;
 };
@@ -51,8 +51,9 @@ struct RaftMessage {
   uint64_t commit = 0;    // append: the leader's
   bool granted = false;   // replies
   std::vector<RaftEntry> entries = {};
-  std::vector<int> members = {};        // install
-  std::vector<std::byte> summary = {};  // install
+  std::vector<int> members = {};         // install
+  std::vector<std::byte> snapshot = {};  // install
+  bool operator==(const RaftMessage&) const = default;
 };
 
 // Mistakes that a test can plant, as data, to see that it finds them.
@@ -74,9 +75,11 @@ class Raft {
     Nanoseconds election_min = std::chrono::seconds(2), election_max = std::chrono::seconds(4);
     Nanoseconds heartbeat = std::chrono::milliseconds(500);
     uint64_t seed = 0;
+    // False: this site has a log but no vote. For a site that may have forgotten a vote, until the group has taken it in anew.
+    bool votes = true;
     RaftFaults faults = {};
   };
-  enum class Role { follower, candidate, leader };
+  enum class Role { follower, pre_candidate, candidate, leader };
   struct Outgoing {
     int to = 0;
     RaftMessage message;
@@ -89,21 +92,26 @@ class Raft {
   struct Installed {
     uint64_t index = 0;
     std::vector<int> members;
-    std::vector<std::byte> summary;
+    std::vector<std::byte> snapshot;
   };
 
   // Continues from the store. `founders` are the members of a group that has no log yet.
   Raft(Options options, RaftStore& store, std::vector<int> founders, Nanoseconds now);
 
-  void tick(Nanoseconds now);  // about every tenth of a heartbeat
+  void tick(Nanoseconds now);  // now and then, at least every heartbeat
+  // A sign of life of this site that did not come in a message: a leader or follower that is busy is not taken for lost.
+  void alive(int site, Nanoseconds now);
+  void set_votes(bool votes) { votes_ = votes; }
+  // Another site shall lead: no election of this site's own for some election times.
+  void step_down(Nanoseconds now);
   void receive(int from, const RaftMessage& message, Nanoseconds now);
   // Appends to the log, on the leader; elsewhere nothing. Returns the index: committed once take_committed() gives that index with this
   // term.
   std::optional<uint64_t> propose(std::vector<std::byte> value, Nanoseconds now);
   // One site more or less; one change at a time. Nothing if this site is not the leader or the last change is not committed.
   std::optional<uint64_t> propose_members(std::vector<int> members, Nanoseconds now);
-  // Replaces the log up to a committed index by a summary.
-  void compact(uint64_t index, std::vector<std::byte> summary);
+  // Replaces the log up to a committed index by a snapshot.
+  void compact(uint64_t index, std::vector<std::byte> snapshot);
 
   std::vector<Outgoing> take_outgoing();
   std::vector<Committed> take_committed();  // in the order of the log, each once
@@ -112,24 +120,31 @@ class Raft {
   int me() const { return options_.me; }
   Role role() const { return role_; }
   uint64_t term() const { return state_.term; }
-  int leader() const { return leader_; }  // -1: not known
+  bool leads() const { return role_ == Role::leader; }
+  // Whether this site leads and knows all that earlier leaders committed.
+  bool leads_with_full_log() const { return leads() && term_at(commit_) == state_.term; }
+  bool is_blank() const { return state_.term == 0 && last() == 0; }  // it never took part
+  uint64_t matched(int site) const;                                  // on the leader: the last entry that this follower has
+  int leader() const { return leader_; }                             // -1: not known
   uint64_t committed() const { return commit_; }
   uint64_t last() const { return state_.first + state_.entries.size() - 1; }
   const std::vector<int>& members() const { return members_; }  // by the newest entry that this site has
   bool is_member(int site) const;
   // Whether this site is connected to a majority: the leader hears one, or a follower hears its leader.
-  bool in_majority(Nanoseconds now) const;
+  bool has_quorum(Nanoseconds now) const;
 
  private:
-  enum class Phase { none, pre_vote, vote };  // of a candidate
-  uint64_t term_at(uint64_t index) const;     // 0 before the log; the summary's at its end
+  uint64_t term_at(uint64_t index) const;  // 0 before the log; the snapshot's at its end
   bool is_up_to_date(uint64_t index, uint64_t log_term) const;
   bool is_majority(size_t sites) const;
-  void save() { store_.save(state_); }
+  void save();
+  void save_what_failed();
+  bool hears_leader(Nanoseconds now, Nanoseconds within) const;
+  bool may_stand() const;
   void find_members();
   void restart_election_timer(Nanoseconds now);
   void become_follower(uint64_t term, int leader, Nanoseconds now);
-  void start_election(Phase phase, Nanoseconds now);
+  void start_election(Role role, Nanoseconds now);
   void count_vote(int from, Nanoseconds now);
   void become_leader(Nanoseconds now);
   uint64_t append(RaftEntry entry, Nanoseconds now);
@@ -142,7 +157,9 @@ class Raft {
   void on_append_reply(int from, const RaftMessage& message, Nanoseconds now);
   void on_install(int from, const RaftMessage& message, Nanoseconds now);
   void take_entries(const RaftMessage& message);
+  void on_others_reply(int from, const RaftMessage& message);
   void commit_by_majority(Nanoseconds now);
+  void drop_removed_followers(Nanoseconds now);
   void commit_up_to(uint64_t index);
 
   const Options options_;
@@ -150,18 +167,22 @@ class Raft {
   RaftState state_;
   base::Random random_;
   uint64_t drawn_ = 0;
+  bool votes_;
+  bool unsaved_ = false;  // the last save failed
   std::vector<int> members_;
+  uint64_t members_at_ = 0;  // index of the entry that says so; 0: the snapshot does
   Role role_ = Role::follower;
-  Phase phase_ = Phase::none;
   int leader_ = -1;
-  uint64_t commit_ = 0, given_ = 0;  // entries that are committed, and that take_committed() knows of
+  uint64_t commit_ = 0, last_applied_ = 0;  // entries that are committed, and that take_committed() knows of
   Nanoseconds election_at_{}, heartbeat_at_{}, heard_leader_{-1};
-  std::set<int> votes_;
+  std::set<int> voters_;  // for this candidate
   struct Follower {
     uint64_t next = 1, match = 0;
     Nanoseconds heard{};
   };
   std::map<int, Follower> followers_;  // on the leader
+  uint64_t agreed_ = 0;                // on a follower: its log agrees with the leader's up to here
+  std::map<int, uint64_t> others_;     // on a follower: up to where the logs of other followers agree with the leader's
   std::vector<Outgoing> outgoing_;
   std::vector<Committed> committed_;
   std::optional<Installed> installed_;

@@ -116,7 +116,7 @@ std::vector<std::byte> encode(const RaftMessage& message) {
   for (const uint64_t value : {message.term, message.index, message.log_term, message.commit}) out.number(value);
   out.entries(message.entries);
   out.members(message.members);
-  out.body(message.summary);
+  out.body(message.snapshot);
   return out.take();
 }
 
@@ -128,7 +128,7 @@ std::optional<RaftMessage> decode_raft_message(std::span<const std::byte> bytes)
   for (uint64_t* value : {&message.term, &message.index, &message.log_term, &message.commit}) *value = in.number<uint64_t>();
   message.entries = in.entries();
   message.members = in.members();
-  message.summary = in.body();
+  message.snapshot = in.body();
   return in.complete() ? std::optional(std::move(message)) : std::nullopt;
 }
 
@@ -137,9 +137,9 @@ std::vector<std::byte> encode(const RaftState& state) {
   out.number(state.term);
   out.number<int32_t>(state.voted_for);
   out.number(state.first);
-  out.number(state.summary_term);
-  out.members(state.summary_members);
-  out.body(state.summary);
+  out.number(state.snapshot_term);
+  out.members(state.snapshot_members);
+  out.body(state.snapshot);
   out.entries(state.entries);
   return out.take();
 }
@@ -150,9 +150,9 @@ std::optional<RaftState> decode_raft_state(std::span<const std::byte> bytes) {
   state.term = in.number<uint64_t>();
   state.voted_for = in.number<int32_t>();
   state.first = in.number<uint64_t>();
-  state.summary_term = in.number<uint64_t>();
-  state.summary_members = in.members();
-  state.summary = in.body();
+  state.snapshot_term = in.number<uint64_t>();
+  state.snapshot_members = in.members();
+  state.snapshot = in.body();
   state.entries = in.entries();
   return in.complete() && state.first >= 1 ? std::optional(std::move(state)) : std::nullopt;
 }

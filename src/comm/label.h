@@ -4,9 +4,9 @@
 
 namespace cairn::comm {
 
-// What a message is for; the ledger counts by purpose.
-enum class Purpose : uint8_t { gradient, parameter, activation, loss, state, data, control, barrier };
-inline constexpr int kPurposes = 8;
+// What a message is for; the ledger counts by purpose. relay: forwarded for others, whatever it is for to them.
+enum class Purpose : uint8_t { gradient, parameter, activation, loss, state, data, control, barrier, relay };
+inline constexpr int kPurposes = 9;
 
 std::string_view name(Purpose purpose);
 

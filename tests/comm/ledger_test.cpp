@@ -56,7 +56,8 @@ TEST(Ledger, WritesItselfAsJson) {
     "state": {"bytes": 0, "messages": 0},
     "data": {"bytes": 0, "messages": 0},
     "control": {"bytes": 0, "messages": 0},
-    "barrier": {"bytes": 0, "messages": 0}
+    "barrier": {"bytes": 0, "messages": 0},
+    "relay": {"bytes": 0, "messages": 0}
   },
   "pairs": [
     {"from": 0, "to": 1, "purpose": "gradient", "bytes": 100, "messages": 1}

@@ -1,24 +1,24 @@
 // Reliable messages between sites that start, stop and restart on their own.
 //
-// Each pair of sites has at most one TLS connection; the site with the higher number calls the other one. A message gets the next number
-// of its pair, and its sender keeps it until it is acknowledged:
+// SiteChannels (site_channels.h) decides what travels: numbers, acknowledgements, incarnations, reachability, relays. It has no input or
+// output. The bridge is what surrounds it, on one thread: connections, introductions, the clock, and the mailbox for other threads.
 //
-//   sender:    keep (n, body); write it; drop every kept m < received
-//   receiver:  take n only where n = received, then received += 1; every header it writes carries `received`
+// Each pair of sites has at most one TLS connection; the site with the higher number calls the other one, again and again where it does not
+// answer. A connection on which no byte arrives for 5 s is closed. A long message on a slow link arrives byte by byte and keeps its
+// connection. A site that is not heard of for `lost_after` is unreachable, but not gone: its pair goes on when it is heard again.
 //
-// When a connection breaks, the two sides introduce themselves again and each says its `received`. The sender resumes writing there, so
-// no message is lost and none is delivered twice. A site that restarts has a new incarnation with a higher number. All state of the pair
-// then begins anew, and messages to an older incarnation are dropped.
+// Numbers of incarnations: each start takes a number from a counter, which is a file where the site has a folder. The others remember the
+// highest number they have met. A site whose folder is new may be below it, and a copied folder may give a number twice. So each side of an
+// introduction says the lowest number that it accepts of the other, and the name of its process. A site that is below takes the next
+// number above from its counter: all its pairs begin anew.
 //
-// Numbers of incarnations: a start takes the time in microseconds. That alone would shut out a site whose clock went back, since the others
-// remember a higher number. So each side of an introduction says the lowest number that it accepts of the other, and a site that has not
-// been connected to anyone yet takes one above it. One that was connected, and was given up, keeps its number and stays refused.
-//
-// Failure detection: each side writes a heartbeat every 0.5 s. A connection on which no byte arrives for 5 s is closed. A long message on a
-// slow link arrives byte by byte and keeps its connection. A site without a connection for `lost_after` is lost, and so is its incarnation.
+// A coroutine that has waited knows nothing any more: its connection may be closed, the site may have taken another number or may be
+// leaving, and another connection may have come first. Each checks all of this again before it makes a connection.
 #include "comm/bridge/bridge.h"
 
 #include <algorithm>
+#include <exception>
+#include <future>
 #include <utility>
 
 #include <asio/co_spawn.hpp>
@@ -32,6 +32,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/files.h"
 #include "comm/bridge/impl.h"
 #include "comm/net/listen.h"
 
@@ -44,25 +45,37 @@ using base::Json;
 constexpr auto kWatchEvery = std::chrono::milliseconds(100);
 constexpr auto kFarewell = std::chrono::seconds(10);  // for all sent messages to be acknowledged when this site ends
 
-// Microseconds since 1970: higher after each start, also after a reboot, unless the clock goes back (see above).
-uint64_t new_incarnation() { return static_cast<uint64_t>(base::wall_time() * 1e6); }
+constexpr auto kGoodbyeRead = std::chrono::seconds(1);  // for a goodbye to be read
+constexpr int kRelaysPerSilence = 5;                    // a path through a relay is taken after this part of silence_max
+
+SiteChannels::Options channel_options(const BridgeOptions& options, const NextIncarnation& next_incarnation) {
+  CAIRN_CHECK(options.site >= 0 && options.site < options.sites, "site {} of {}", options.site, options.sites);
+  return {.site = options.site,
+          .sites = options.sites,
+          .incarnation = next_incarnation(1),
+          .lost_after = options.lost_after,
+          .silence_max = options.silence_max,
+          .relay_after = options.silence_max / kRelaysPerSilence};
+}
 
 }  // namespace
 
 Bridge::Impl::Impl(BridgeOptions options)
     : options_(std::move(options)),
       tls_(derive(options_.key, "bridge")),
-      incarnation_(options_.incarnation != 0 ? options_.incarnation : new_incarnation()),
+      process_(base::random_name()),
+      next_incarnation_(options_.incarnations ? options_.incarnations : incarnations_in_memory()),
+      channels_(channel_options(options_, next_incarnation_), clock_.now()),
       guard_(io_.get_executor()),
       peers_(static_cast<size_t>(options_.sites)) {
-  CAIRN_CHECK(options_.site >= 0 && options_.site < options_.sites, "site {} of {}", options_.site, options_.sites);
   if (options_.links) {
     check(*options_.links, options_.sites);
     shaper_.emplace(*options_.links, options_.sites, 1);
   }
   const Listener listener = listen_at(options_.address, options_.port);
   port_ = listener.port;
-  incarnations_.resize(peers_.size());
+  incarnation_ = channels_.incarnation();
+  shown_.resize(peers_.size());
   for (int other = 0; other < options_.sites; ++other) {
     Peer& peer = peers_[static_cast<size_t>(other)];
     peer.site = other;
@@ -82,7 +95,8 @@ Bridge::Impl::Impl(BridgeOptions options)
 Bridge::Impl::~Impl() {
   asio::post(io_, [this] {
     leaving_ = true;
-    for (Peer& peer : peers_) peer.wake->cancel();
+    channels_.leave();
+    wake_writers();
   });
   {
     std::unique_lock lock(mutex_);
@@ -99,9 +113,13 @@ Bridge::Impl::~Impl() {
 }
 
 uint64_t Bridge::Impl::incarnation(int site) const {
-  if (site == options_.site) return incarnation_;
   const std::scoped_lock lock(mutex_);
-  return incarnations_[static_cast<size_t>(site)];
+  return site == options_.site ? incarnation_ : shown_[static_cast<size_t>(site)].incarnation;
+}
+
+bool Bridge::Impl::reachable(int site) const {
+  const std::scoped_lock lock(mutex_);
+  return site == options_.site || shown_[static_cast<size_t>(site)].reachable;
 }
 
 std::string Bridge::Impl::refusal() const {
@@ -109,15 +127,20 @@ std::string Bridge::Impl::refusal() const {
   return refusal_;
 }
 
-void Bridge::Impl::send(int to, uint64_t incarnation, std::vector<std::byte> body) {
-  asio::post(io_, [this, to, incarnation, body = std::make_shared<const std::vector<std::byte>>(std::move(body))] {
-    Peer& peer = peers_[static_cast<size_t>(to)];
-    if (peer.incarnation != incarnation || incarnation == 0) return;
-    Nanoseconds at = clock_.now();
-    if (shaper_) at = shaper_->send(options_.site, to, static_cast<int64_t>(body->size()), at).arrives;
-    peer.outgoing.push_back({peer.sent++, at, body});
-    peer.wake->cancel();
+bool Bridge::Impl::send(int to, uint64_t incarnation, std::vector<std::byte> body) {
+  {
+    const std::scoped_lock lock(mutex_);
+    const Shown& shown = shown_[static_cast<size_t>(to)];
+    if (!shown.reachable || shown.incarnation != incarnation) return false;
+  }
+  asio::post(io_, [this, to, incarnation, body = std::make_shared<std::vector<std::byte>>(std::move(body))] {
+    const Nanoseconds now = clock_.now();
+    if (!channels_.reachable(to, now) || channels_.incarnation(to) != incarnation) return;
+    const auto bytes = static_cast<int64_t>(body->size());
+    channels_.send(to, incarnation, body, shaper_ ? shaper_->send(options_.site, to, bytes, now).arrives : now, now);
+    wake_writers();
   });
+  return true;
 }
 
 std::optional<Bridge::Message> Bridge::Impl::next() {
@@ -127,6 +150,24 @@ std::optional<Bridge::Message> Bridge::Impl::next() {
   Message message = std::move(inbox_.front());
   inbox_.pop_front();
   return message;
+}
+
+std::vector<SiteChannels::Relayed> Bridge::Impl::take_relayed() {
+  const std::scoped_lock lock(mutex_);
+  return std::exchange(relayed_, {});
+}
+
+void Bridge::Impl::renew() {
+  std::promise<void> done;
+  asio::post(io_, [this, &done] {
+    try {
+      begin_incarnation(channels_.incarnation() + 1);
+      done.set_value();
+    } catch (...) {
+      done.set_exception(std::current_exception());
+    }
+  });
+  done.get_future().get();
 }
 
 void Bridge::Impl::wait(Nanoseconds most) {
@@ -146,59 +187,80 @@ void Bridge::Impl::changed() {
 
 // Both sides have introduced themselves: this stream is the connection from now on. `said` is the other side's introduction.
 void Bridge::Impl::connect(AsyncStream& stream, const Json& said) {
-  const int site = said.at("site");
-  Peer& peer = peers_[static_cast<size_t>(site)];
-  const auto incarnation = said.at("life").get<uint64_t>();
+  if (!stream.is_open()) return;
+  Peer& peer = peers_[said.at("site").get<size_t>()];
   hang_up(peer);
-  if (peer.incarnation != incarnation) {
-    peer.outgoing.clear();
-    peer.sent = peer.received = 0;
-    peer.incarnation = incarnation;
-    tell(fmt::format("island {} is here", site));
-  }
-  const uint64_t received = said.at("to_life").get<uint64_t>() == incarnation_ ? said.at("received").get<uint64_t>() : 0;
-  acknowledge(peer, received);
-  peer.written = received;
+  if (!channels_.opened(peer.site, said.at("incarnation").get<uint64_t>(), clock_.now())) return;
   const auto connection = std::make_shared<AsyncStream>(std::move(stream));
   peer.stream = connection;
-  connected_before_ = true;
-  peer.heard = clock_.now();
-  peer.heartbeat_due = peer.addresses_due = true;
-  peer.bye_sent = false;
-  publish_incarnation(peer);
-  asio::co_spawn(io_, read_all(peer, connection), asio::detached);  // may hang up at once, if the other side did
-  asio::co_spawn(io_, write_all(peer, connection), asio::detached);
+  peer.process = said.at("process").get<std::string>();
+  peer.addresses_due = true;
+  taken_since_.reset();
+  publish();
+  wake_writers();
+  asio::co_spawn(io_, read_all(peer, connection), asio::detached);
+  asio::co_spawn(io_, write_all(peer, connection), asio::detached);  // ends at once if the reader has hung up already
 }
 
-void Bridge::Impl::publish_incarnation(const Peer& peer) {
+// Shows other threads what has changed: messages, who is here, what was relayed.
+void Bridge::Impl::publish() {
+  const Nanoseconds now = clock_.now();
+  std::vector<SiteChannels::Message> came = channels_.take_messages();
+  std::vector<SiteChannels::Relayed> relayed = channels_.take_relayed();
+  bool news = !came.empty() || !relayed.empty();
+  for (Peer& peer : peers_) {
+    if (peer.site == options_.site) continue;
+    const Shown shown{channels_.incarnation(peer.site), channels_.reachable(peer.site, now), channels_.first_hop(peer.site, now)};
+    if (shown == peer.shown) continue;
+    tell_change(peer.shown, shown, peer.site);
+    peer.shown = shown;
+    news = true;
+  }
+  if (!news) return;
   {
     const std::scoped_lock lock(mutex_);
-    incarnations_[static_cast<size_t>(peer.site)] = peer.incarnation;
+    for (SiteChannels::Message& one : came) inbox_.push_back({one.from, one.incarnation, std::move(*one.body)});
+    relayed_.insert(relayed_.end(), relayed.begin(), relayed.end());
+    for (const Peer& peer : peers_) shown_[static_cast<size_t>(peer.site)] = peer.shown;
+    ++changes_;
   }
-  changed();
+  changed_.notify_all();
 }
 
-void Bridge::Impl::acknowledge(Peer& peer, uint64_t received) {
-  while (!peer.outgoing.empty() && peer.outgoing.front().number < received) peer.outgoing.pop_front();
+void Bridge::Impl::tell_change(const Shown& before, const Shown& now, int site) const {
+  if (now.reachable && now.incarnation != before.incarnation) tell(fmt::format("island {} is here", site));
+  if (now.reachable && !before.reachable && now.incarnation == before.incarnation) tell(fmt::format("island {} is reachable again", site));
+  if (!now.reachable && before.reachable)
+    tell(channels_.said_bye(site)
+             ? fmt::format("island {} has ended its work", site)
+             : fmt::format("island {} is unreachable: nothing was heard of it for {:.0f} s", site, base::seconds(options_.lost_after)));
+  if (now.reachable && now.first_hop != before.first_hop && now.first_hop >= 0 && now.first_hop != site)
+    tell(fmt::format("island {} is reached through island {}", site, now.first_hop));
+}
+
+void Bridge::Impl::wake_writers() {
+  for (Peer& peer : peers_) peer.wake->cancel();
 }
 
 void Bridge::Impl::hang_up(Peer& peer) {
   if (!peer.stream) return;
   peer.stream->close();
   peer.stream.reset();
-  peer.away = clock_.now();
-  peer.wake->cancel();
+  channels_.closed(peer.site, clock_.now());
+  wake_writers();
 }
 
-// This incarnation of the site is over.
-void Bridge::Impl::lose(Peer& peer, const std::string& why) {
-  hang_up(peer);
-  if (peer.incarnation == 0) return;
-  tell(fmt::format("island {} {}", peer.site, why));
-  peer.ended = peer.incarnation;
-  peer.incarnation = 0;
-  peer.outgoing.clear();
-  publish_incarnation(peer);
+// This site goes on under a new number, at least `least`.
+void Bridge::Impl::begin_incarnation(uint64_t least) {
+  const uint64_t number = next_incarnation_(least);
+  for (Peer& peer : peers_) hang_up(peer);
+  channels_.renew(number, clock_.now());
+  {
+    const std::scoped_lock lock(mutex_);
+    incarnation_ = number;
+    inbox_.clear();
+  }
+  changed();
 }
 
 asio::awaitable<void> Bridge::Impl::pause(Nanoseconds time) {
@@ -207,17 +269,18 @@ asio::awaitable<void> Bridge::Impl::pause(Nanoseconds time) {
   co_await timer.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
 }
 
-// Closes silent connections, gives up sites that stay away, and, while this site ends, notices that everything is sent.
+// Closes silent connections, notices who has become unreachable, and, while this site ends, that everything is sent.
 asio::awaitable<void> Bridge::Impl::watch() {
   while (!ended_) {
     const Nanoseconds now = clock_.now();
-    bool all_said = leaving_;
-    for (Peer& peer : peers_) {
-      if (peer.stream && now - peer.heard > options_.silence_max) hang_up(peer);
-      if (peer.incarnation != 0 && !peer.stream && now - peer.away > options_.lost_after)
-        lose(peer, fmt::format("is lost: it could not be reached for {:.0f} s", base::seconds(options_.lost_after)));
-      all_said = all_said && (peer.incarnation == 0 || peer.bye_sent);
-    }
+    for (const int site : channels_.silent(now)) hang_up(peers_[static_cast<size_t>(site)]);
+    for (Peer& peer : peers_)
+      if (is_cut(peer.site)) hang_up(peer);
+    publish();
+    // Who has read the goodbye closes the connection. A connection that is closed from here may lose it.
+    const bool open = std::any_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.stream != nullptr; });
+    if (!leaving_ || !channels_.has_left(now)) said_at_ = now;
+    const bool all_said = leaving_ && said_at_ < now && (!open || now - said_at_ > kGoodbyeRead);
     if (all_said && !std::exchange(farewell_done_, true)) {
       const std::scoped_lock lock(mutex_);
       all_said_ = true;
@@ -234,7 +297,10 @@ int Bridge::sites() const { return impl_->sites(); }
 uint16_t Bridge::port() const { return impl_->port(); }
 uint64_t Bridge::incarnation(int site) const { return impl_->incarnation(site); }
 std::string Bridge::refusal() const { return impl_->refusal(); }
-void Bridge::send(int to, uint64_t incarnation, std::vector<std::byte> body) { impl_->send(to, incarnation, std::move(body)); }
+bool Bridge::reachable(int site) const { return impl_->reachable(site); }
+bool Bridge::send(int to, uint64_t incarnation, std::vector<std::byte> body) { return impl_->send(to, incarnation, std::move(body)); }
+std::vector<SiteChannels::Relayed> Bridge::take_relayed() { return impl_->take_relayed(); }
+void Bridge::renew() { impl_->renew(); }
 std::optional<Bridge::Message> Bridge::next() { return impl_->next(); }
 void Bridge::wait(std::chrono::nanoseconds most) { impl_->wait(most); }
 

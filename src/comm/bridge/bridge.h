@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "comm/bridge/incarnation_file.h"
+#include "comm/bridge/site_channels.h"
 #include "comm/link_model.h"
 #include "comm/net/key.h"
 #include "comm/rendezvous/rendezvous.h"
@@ -24,21 +26,23 @@ struct BridgeOptions {
   uint16_t port = 0;
   std::vector<RendezvousEndpoint> endpoints = {};                  // where some other site may be found
   std::string config_fingerprint = {};                             // one setting per line; a site with another fingerprint is refused
-  std::chrono::nanoseconds lost_after = std::chrono::seconds(10);  // a site that cannot be reached for this long is lost
-  // A connection on which nothing arrives for this long is closed and made again. A slow link is not silent: every byte counts.
+  std::chrono::nanoseconds lost_after = std::chrono::seconds(10);  // a site that is not heard of for this long is unreachable
+  // A connection on which nothing arrives for this long is closed and made again. A slow link is not silent: every byte counts. A fifth of
+  // it after a connection is gone, messages take a way through another site.
   std::chrono::nanoseconds silence_max = std::chrono::seconds(5);
-  // The number of this start; 0: from the clock. A site whose clock went back takes the next number above those that others remember.
-  uint64_t incarnation = 0;
+  NextIncarnation incarnations = {};  // numbers of this site's incarnations, better from a file; empty: in memory
   int64_t message_bytes_max = int64_t{1} << 32;
   std::optional<LinkModel> links = {};                // slows messages down, for experiments; sites take the place of ranks
   std::function<void(const std::string&)> tell = {};  // reports who came and who was refused; called by the bridge's thread
+  std::function<bool(int site)> is_cut = {};          // for tests: links that do not work now; called by the bridge's thread
 };
 
 // Messages between sites (islands). A site is a world of its own that may start, stop and restart while the others work.
 //
-// All sites that know each other are connected by TCP with TLS. Messages from one site to another arrive in order and at most once. A
-// broken connection is made again without losing or repeating a message; a site that stays away for longer than `lost_after` is lost, and
-// with it the messages that wait for it. A thread of the bridge moves all messages. Any thread may call the methods.
+// All sites that know each other are connected by TCP with TLS. Messages from one incarnation of a site to one of another arrive in order
+// and at most once. A broken connection is made again without losing or repeating a message, and where two sites have no connection,
+// a third one relays. A site that is not heard of for `lost_after` is unreachable until it is heard again; nothing is given up. A thread of
+// the bridge moves all messages. Any thread may call the methods. The rules are in site_channels.h.
 class Bridge {
  public:
   struct Message {
@@ -48,21 +52,29 @@ class Bridge {
   };
 
   explicit Bridge(BridgeOptions options);
-  ~Bridge();  // waits up to 10 s until the other sites have all messages, then says goodbye
+  ~Bridge();  // waits up to 10 s until the reachable sites have all messages, then says goodbye
   Bridge(const Bridge&) = delete;
   Bridge& operator=(const Bridge&) = delete;
 
   int site() const;
   int sites() const;
   uint16_t port() const;
-  // The number of a site's current start: higher after every restart; 0: the site is not here. This site's own number may rise until the
-  // first other site is here.
+  // The last known number of a site's start, higher after every restart; 0: the site was never here. This site's own number rises where
+  // others remember a later start of it, and with renew().
   uint64_t incarnation(int site) const;
+  // Whether the site was heard of within `lost_after`, directly or through another one, and has not said goodbye.
+  bool reachable(int site) const;
   std::string refusal() const;  // why another site refused this one; empty: none did
 
-  // Sends to that incarnation of the site. Does nothing if the incarnation is over.
-  void send(int to, uint64_t incarnation, std::vector<std::byte> body);
+  // Sends to that incarnation of the site. False: nothing is sent, because the site is unreachable or has another incarnation. A site that
+  // becomes unreachable within the next tenth of a second may miss the message too.
+  bool send(int to, uint64_t incarnation, std::vector<std::byte> body);
   std::optional<Message> next();  // a message that has arrived; never waits
+  // What this site has forwarded for others since the last call.
+  std::vector<SiteChannels::Relayed> take_relayed();
+  // Takes the next incarnation: all pairs begin anew, messages that have not been read are dropped, all connections are made again. Throws
+  // if the number cannot be stored.
+  void renew();
   // Returns when a message arrives, when a site comes or goes (since the last next()), or after `most`.
   void wait(std::chrono::nanoseconds most);
 

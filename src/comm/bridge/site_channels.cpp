@@ -18,7 +18,7 @@ constexpr int kHeartbeatsPerSilence = 10;  // heartbeats in the time after which
 // The body of a direct heartbeat: for each site, the number of the sender's stream with it.
 SiteFrame::Body encode_streams(const std::vector<uint64_t>& numbers) {
   const auto bytes = std::as_bytes(std::span(numbers));
-  return std::make_shared<const std::vector<std::byte>>(bytes.begin(), bytes.end());
+  return std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
 }
 void decode_streams(const SiteFrame& frame, std::vector<uint64_t>& into) {
   if (frame.bytes() == static_cast<int64_t>(into.size() * sizeof(uint64_t)))
@@ -70,11 +70,11 @@ void SiteChannels::streams_changed(Nanoseconds now) {
     if (channel.stream != 0) channel.heartbeat_at = now;
 }
 
-void SiteChannels::heard(int site, Nanoseconds now) {
-  if (!is_other(site)) return;
+void SiteChannels::heard(int site, int origin, Nanoseconds now) {
   Channel& channel = at(site);
-  channel.heard = now;
-  if (channel.stream != 0) channel.stream_heard = now;
+  if (channel.stream == 0) return;
+  channel.stream_heard = channel.heard = now;
+  if (is_other(origin) && reachable(origin, now)) at(origin).heard = now;
 }
 
 std::vector<int> SiteChannels::silent(Nanoseconds now) const {
@@ -134,7 +134,7 @@ void SiteChannels::follow_path(int site, Nanoseconds now) {
   channel.path = path;
   if (!options_.faults.resume_behind_path) channel.written = channel.outgoing.empty() ? channel.sent : channel.outgoing.front().number;
   channel.unacknowledged = 0;
-  channel.bye_sent = false;
+  if (path.via >= 0) channel.bye_sent = false;
   channel.heartbeat_at = now;
 }
 
@@ -204,7 +204,7 @@ void SiteChannels::acknowledge(Channel& channel, uint64_t received) {
 
 bool SiteChannels::send(int to, uint64_t incarnation, SiteFrame::Body body, Nanoseconds leaves, Nanoseconds now) {
   if (!is_other(to) || !reachable(to, now) || at(to).incarnation != incarnation) return false;
-  if (!body) body = std::make_shared<const std::vector<std::byte>>();
+  if (!body) body = std::make_shared<std::vector<std::byte>>();
   at(to).outgoing.push_back({at(to).sent++, leaves, std::move(body)});
   return true;
 }

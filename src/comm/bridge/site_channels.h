@@ -6,7 +6,8 @@
 //   1. Time never goes back. All times are on one clock of the owner.
 //   2. A stream connects two sites, both ways, in order and without loss until it closes. There is at most one with each site. opened()
 //      comes after both sides have authenticated and said their incarnations; if it returns false, the owner closes the stream.
-//   3. Frames that arrive on a stream are passed to arrived() in their order. heard() reports bytes of a frame that is not complete yet.
+//   3. Frames that arrive on a stream are passed to arrived() in their order. heard() reports bytes of a frame that is not complete
+//      yet, and the origin of that frame as far as it is known (else: the site itself).
 //   4. A frame that next_frame(site) gives is written on the stream with that site, or that stream is closed. After any input, and at
 //      ask_again(site), there may be a next frame.
 //   5. The owner closes the streams that silent() names, then calls closed(). It makes streams again whenever it can.
@@ -75,7 +76,7 @@ class SiteChannels {
   // Streams. `incarnation` is what the other side said. False: that incarnation is over, close the stream.
   bool opened(int site, uint64_t incarnation, Nanoseconds now);
   void closed(int site, Nanoseconds now);
-  void heard(int site, Nanoseconds now);  // of a stream, or of the origin of a frame that is arriving
+  void heard(int site, int origin, Nanoseconds now);
   void arrived(int site, SiteFrame frame, Nanoseconds now);
   std::vector<int> silent(Nanoseconds now) const;
 

@@ -15,7 +15,7 @@ struct SiteFrame {
     addresses = 3,  // where sites can be called (introduce.cpp); never relayed
     bye = 4         // the last frame of an incarnation
   };
-  using Body = std::shared_ptr<const std::vector<std::byte>>;
+  using Body = std::shared_ptr<std::vector<std::byte>>;  // not changed while it is shared
 
   Kind kind = Kind::heartbeat;
   bool relayed = false;             // a third site has forwarded it

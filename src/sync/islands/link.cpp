@@ -71,28 +71,40 @@ class InWorldLink final : public IslandLink {
 
 class RemoteLink final : public IslandLink {
  public:
-  RemoteLink(comm::Bridge& bridge, comm::World& world) : bridge_(bridge), world_(world), known_(static_cast<size_t>(bridge.sites())) {}
+  RemoteLink(comm::Bridge& bridge, comm::World& world)
+      : bridge_(bridge), world_(world), known_(static_cast<size_t>(bridge.sites())), was_unreachable_(known_.size()) {}
 
   int me() const override { return bridge_.site(); }
   int size() const override { return bridge_.sites(); }
   bool lost(int island) const override {
-    const uint64_t known = known_[static_cast<size_t>(island)];
-    return island != me() && (known == 0 || bridge_.incarnation(island) != known);
+    if (island == me()) return false;
+    const auto i = static_cast<size_t>(island);
+    if (known_[i] == 0 || bridge_.incarnation(island) != known_[i]) return true;
+    if (!bridge_.reachable(island)) was_unreachable_[i] = true;
+    return was_unreachable_[i];
   }
-  void readmit(int island) override { known_[static_cast<size_t>(island)] = bridge_.incarnation(island); }
+  void readmit(int island) override {
+    known_[static_cast<size_t>(island)] = bridge_.incarnation(island);
+    was_unreachable_[static_cast<size_t>(island)] = !bridge_.reachable(island);
+  }
   std::chrono::nanoseconds now() const override { return clock_.now(); }
 
   void send(int to, std::vector<std::byte> body, comm::Purpose purpose) override {
-    const std::chrono::nanoseconds time = now();
-    world_.ledger().book({world_.rank(), -1 - to, static_cast<int64_t>(body.size()), purpose, time, time});
-    bridge_.send(to, known_[static_cast<size_t>(to)], std::move(body));
+    const auto bytes = static_cast<int64_t>(body.size());
+    const auto i = static_cast<size_t>(to);
+    if (bridge_.send(to, known_[i], std::move(body))) {
+      book(to, bytes, purpose);
+    } else if (known_[i] != 0) {
+      was_unreachable_[i] = true;  // it misses a message
+    }
   }
 
   std::optional<Message> next() override {
+    for (const comm::SiteChannels::Relayed& one : bridge_.take_relayed()) book(one.to, one.bytes, comm::Purpose::relay);
     while (auto message = bridge_.next()) {  // messages of other incarnations are dropped
-      uint64_t& known = known_[static_cast<size_t>(message->from)];
-      if (known == 0) known = message->incarnation;
-      if (message->incarnation == known) return Message{message->from, std::move(message->body)};
+      const auto i = static_cast<size_t>(message->from);
+      if (known_[i] == 0) known_[i] = message->incarnation;
+      if (message->incarnation == known_[i]) return Message{message->from, std::move(message->body)};
     }
     return std::nullopt;
   }
@@ -101,10 +113,16 @@ class RemoteLink final : public IslandLink {
   void warn(const std::string& what) override { world_.log().warn("{}", what); }
 
  private:
+  void book(int to, int64_t bytes, comm::Purpose purpose) {
+    const std::chrono::nanoseconds time = now();
+    world_.ledger().book({world_.rank(), -1 - to, bytes, purpose, time, time});
+  }
+
   comm::Bridge& bridge_;
   comm::World& world_;
-  base::RealClock clock_;        // remote islands share no simulated clock
-  std::vector<uint64_t> known_;  // by island: the incarnation that counts; 0: none
+  base::RealClock clock_;                      // remote islands share no simulated clock
+  std::vector<uint64_t> known_;                // by island: the incarnation that counts; 0: none
+  mutable std::vector<bool> was_unreachable_;  // by island: since it was readmitted
 };
 
 }  // namespace

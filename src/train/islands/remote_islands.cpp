@@ -2,7 +2,8 @@
 // others train. Here is the trainer's side; sync/islands/ has the protocol of rounds.
 //
 //   connections   Rank 0 of each island owns a comm::Bridge. It listens, finds the other islands at island.meet, and authenticates them
-//                 with the shared key. Islands compare a fingerprint of the settings that must be the same (shared_settings).
+//                 with the shared key. Islands compare a fingerprint of the settings that must be the same (shared_settings). The
+//                 number of each start comes from a file in the run directory.
 //   parameters    Layouts differ, so islands exchange full tensors. `gather` collects the slices of an island on its rank 0; `take_shard`
 //                 cuts this rank's slice out of a received tensor.
 //   a late island Sync::begin returns the step of the run in progress, and the island continues there (build.cpp).
@@ -14,6 +15,7 @@
 #include <fmt/ranges.h>
 
 #include "base/check.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "base/stop.h"
 #include "comm/bridge/bridge.h"
@@ -128,6 +130,11 @@ RemoteIslandHost::RemoteIslandHost(Job& job, comm::World& world, const RemoteIsl
   if (stop) remote_.stopping = [stop] { return stop->requested(); };
   if (world.rank() != 0) return;
   const comm::RendezvousEndpoint place = listening_endpoint(o);
+  comm::NextIncarnation incarnations;
+  if (job.config.writes && !job.config.out.empty()) {
+    base::make_folder(job.config.out);
+    incarnations = comm::IncarnationFile(job.config.out / "incarnation");
+  }
   bridge_ =
       std::make_unique<comm::Bridge>(comm::BridgeOptions{.site = static_cast<int>(o.number),
                                                          .sites = static_cast<int>(o.count),
@@ -136,6 +143,7 @@ RemoteIslandHost::RemoteIslandHost(Job& job, comm::World& world, const RemoteIsl
                                                          .port = place.port,
                                                          .endpoints = {comm::parse_rendezvous_endpoint(o.meet)},
                                                          .config_fingerprint = shared_settings(job.config.settings),
+                                                         .incarnations = incarnations,
                                                          .links = start.links,
                                                          .tell = [&log = world.log()](const std::string& what) { log.info("{}", what); }});
   remote_.bridge = bridge_.get();

@@ -4,14 +4,20 @@
 #include <memory>
 #include <string>
 
+#include <asio/co_spawn.hpp>
+#include <asio/io_context.hpp>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "base/json.h"
+#include "base/version.h"
 #include "comm/bridge/bridge.h"
 #include "comm/bridge_sites.h"
+#include "comm/net/async_stream.h"
+#include "comm/net/tls.h"
 
 namespace cairn::comm {
 namespace {
@@ -124,6 +130,44 @@ TEST(BridgePartition, TwoStartsWithOneNumberAreToldApart) {
   EXPECT_GT(a.incarnation(1), 5u);
   ASSERT_TRUE(b->send(0, b->incarnation(0), message(2)));
   EXPECT_EQ(number_of(receive(a)), 2) << "message 0 of a new pair";
+}
+
+// A caller that has the key, says that it is site 1, and leaves: `stage` says when, odd ones without an end of stream.
+asio::awaitable<void> call_and_leave(asio::io_context& io, const Tls& tls, uint16_t port, int stage) {
+  AsyncStream stream(io);
+  co_await stream.connect("127.0.0.1", port);
+  if (stage % 2 == 1) stream.socket().set_option(asio::socket_base::linger(true, 0));
+  co_await stream.begin(&tls, Tls::Side::client);
+  const base::Json introduction{{"version", base::version()},
+                                {"config_fingerprint", ""},
+                                {"site", 1},
+                                {"sites", 2},
+                                {"incarnation", 3 + stage / 6},
+                                {"process", "leaves"},
+                                {"host", "127.0.0.1"},
+                                {"port", 9},
+                                {"visit", stage % 3 == 2},
+                                {"least_incarnation", 0},
+                                {"addresses", base::Json::array()}};
+  co_await stream.write_text(base::compact(introduction));
+  if (stage % 3 == 1) (void)co_await stream.read_text(1 << 20);
+  stream.close();
+}
+
+// The site answers callers that are gone by then, and makes connections of dead streams.
+TEST(BridgePartition, CallersThatLeaveDuringTheIntroductionKeepNobodyOut) {
+  Links links;
+  Bridge a(links.quick_site(0, 2));
+  const Tls tls(derive(kKey, "bridge"));
+  asio::io_context io;
+  for (int stage = 0; stage < 30; ++stage) asio::co_spawn(io, call_and_leave(io, tls, a.port(), stage), [](const std::exception_ptr&) {});
+  io.run();
+  ASSERT_TRUE(soon(a, [&] { return a.incarnation(1) >= 3; })) << "some of them were welcomed";
+  Bridge b(links.quick_site(1, 2, a.port()));
+  ASSERT_TRUE(see_each_other(a, b));
+  ASSERT_TRUE(a.send(1, a.incarnation(1), message(8)));
+  EXPECT_EQ(number_of(receive(b)), 8);
+  EXPECT_EQ(b.refusal(), "");
 }
 
 TEST(IncarnationFile, GivesHigherNumbersAcrossStarts) {

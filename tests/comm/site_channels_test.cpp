@@ -346,6 +346,24 @@ TEST(SiteChannels, AfterAGoodbyeOnlyALaterIncarnationIsReachable) {
   EXPECT_TRUE(trio.cores[0].reachable(1, trio.now));
 }
 
+TEST(SiteChannels, ASiteThatLeavesDoesNotWaitLongForOneWithoutAPath) {
+  ChannelTrio trio;
+  trio.open(0, 1);
+  trio.open(0, 2);
+  trio.pass(200ms);
+  ASSERT_TRUE(trio.send(0, 2, 1));
+  trio.close(0, 1);
+  trio.close(0, 2);
+  trio.cores[0].leave();
+  trio.pass(450ms);
+  EXPECT_TRUE(trio.cores[0].reachable(1, trio.now));
+  EXPECT_FALSE(trio.cores[0].has_left(trio.now)) << "site 2 misses a message";
+  trio.open(0, 2);
+  trio.pass(100ms);
+  EXPECT_TRUE(trio.cores[0].has_left(trio.now));
+  EXPECT_EQ(trio.received(2), std::vector<uint64_t>{1});
+}
+
 TEST(SiteChannels, ARelayedPathIsTakenAfterAWhileAndLeftForTheDirectOne) {
   ChannelTrio trio;
   trio.open(0, 1);

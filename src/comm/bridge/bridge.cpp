@@ -271,9 +271,13 @@ asio::awaitable<void> Bridge::Impl::pause(Nanoseconds time) {
 
 // Closes silent connections, notices who has become unreachable, and, while this site ends, that everything is sent.
 asio::awaitable<void> Bridge::Impl::watch() {
+  Nanoseconds before = clock_.now();
   while (!ended_) {
     const Nanoseconds now = clock_.now();
-    for (const int site : channels_.silent(now)) hang_up(peers_[static_cast<size_t>(site)]);
+    // If this process stood still, what arrived meanwhile has not been read yet: the others are not the silent ones.
+    const bool stood_still = now - std::exchange(before, now) > options_.silence_max / 2;
+    if (!stood_still)
+      for (const int site : channels_.silent(now)) hang_up(peers_[static_cast<size_t>(site)]);
     for (Peer& peer : peers_)
       if (is_cut(peer.site)) hang_up(peer);
     publish();

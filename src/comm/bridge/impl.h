@@ -139,6 +139,7 @@ class Bridge::Impl {
   asio::awaitable<void> visit(RendezvousEndpoint endpoint);
 
   // A connection (stream.cpp).
+  asio::awaitable<void> give_way();
   asio::awaitable<void> read_all(Peer& peer, std::shared_ptr<AsyncStream> stream);
   asio::awaitable<void> write_all(Peer& peer, std::shared_ptr<AsyncStream> stream);
 

@@ -307,8 +307,13 @@ SiteChannels::Nanoseconds SiteChannels::ask_again(int site, Nanoseconds now) con
 void SiteChannels::leave() { leaving_ = true; }
 
 bool SiteChannels::has_left(Nanoseconds now) const {
-  for (int site = 0; site < options_.sites; ++site)
-    if (is_other(site) && reachable(site, now) && !at(site).bye_sent) return false;
+  for (int site = 0; site < options_.sites; ++site) {
+    const Channel& channel = at(site);
+    if (!is_other(site) || !reachable(site, now) || channel.bye_sent) continue;
+    // A site without a path will notice the silence. A stream or a relay may be there again soon.
+    const bool may_come = path_to(site, now).via >= 0 || now - channel.away_since < 2 * options_.relay_after;
+    if (may_come || !channel.outgoing.empty()) return false;
+  }
   return true;
 }
 

@@ -91,9 +91,9 @@ class SiteChannels {
 
   // Begins the next incarnation of this site: all pairs begin anew.
   void renew(uint64_t incarnation, Nanoseconds now);
-  // From now on every site is told goodbye as soon as it has acknowledged all messages.
+  // From now on every site gets a goodbye as soon as it has acknowledged all messages.
   void leave();
-  bool has_left(Nanoseconds now) const;  // all reachable sites were told
+  bool has_left(Nanoseconds now) const;  // all reachable sites have all messages, and the goodbye if there is a path to them
 
   uint64_t incarnation() const { return options_.incarnation; }
   uint64_t incarnation(int site) const { return at(site).incarnation; }  // the last known one; 0: never seen

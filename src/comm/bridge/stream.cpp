@@ -5,6 +5,7 @@
 
 #include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
+#include <asio/post.hpp>
 #include <asio/redirect_error.hpp>
 #include <asio/steady_timer.hpp>
 #include <asio/use_awaitable.hpp>
@@ -51,6 +52,10 @@ void check_head(const Head& head, int64_t message_bytes_max) {
 
 }  // namespace
 
+// Lets the other connections have a turn: one on which there is always something to read or write would keep the thread to itself, and
+// the others would count as silent.
+asio::awaitable<void> Bridge::Impl::give_way() { co_await asio::post(io_, asio::use_awaitable); }
+
 asio::awaitable<void> Bridge::Impl::read_all(Peer& peer, std::shared_ptr<AsyncStream> stream) {
   int origin = peer.site;  // of the frame that is arriving
   stream->on_arrival([this, &peer, &origin, own = stream.get()] {
@@ -73,6 +78,7 @@ asio::awaitable<void> Bridge::Impl::read_all(Peer& peer, std::shared_ptr<AsyncSt
       publish();
       wake_writers();
       if (channels_.said_bye(peer.site)) hang_up(peer);
+      co_await give_way();
     }
   } catch (const std::exception&) {  // it may call again
     if (peer.stream == stream) hang_up(peer);
@@ -97,6 +103,7 @@ asio::awaitable<void> Bridge::Impl::write_all(Peer& peer, std::shared_ptr<AsyncS
       if (frame) {
         co_await stream->write_value(head_of(*frame));
         if (frame->body) co_await stream->write(*frame->body);
+        co_await give_way();
       } else {
         peer.wake->expires_after(channels_.ask_again(peer.site, now) - now);
         asio::error_code ignored;

@@ -23,6 +23,10 @@ void AsyncStream::check_open() const {
   if (!socket_.is_open()) throw Error(Error::Kind::lost_peer, "the connection was given up");
 }
 
+void AsyncStream::check_begun() const {
+  if (!is_open()) throw Error(Error::Kind::lost_peer, "the connection was given up");
+}
+
 asio::awaitable<void> AsyncStream::connect(const std::string& host, uint16_t port) {
   asio::error_code not_numbers;
   const auto address = asio::ip::make_address(host, not_numbers);
@@ -58,7 +62,7 @@ asio::awaitable<void> AsyncStream::begin(const Tls* tls, Tls::Side side) {
 
 asio::awaitable<void> AsyncStream::read(std::span<std::byte> into) {
   while (!into.empty()) {
-    check_open();
+    check_begun();
     const int64_t got = stream_->read(into.data(), static_cast<int64_t>(into.size()));
     if (got > 0) {
       into = into.subspan(static_cast<size_t>(got));
@@ -71,7 +75,7 @@ asio::awaitable<void> AsyncStream::read(std::span<std::byte> into) {
 
 asio::awaitable<void> AsyncStream::write(std::span<const std::byte> data) {
   while (!data.empty()) {
-    check_open();
+    check_begun();
     const int64_t sent = stream_->write(data, {});
     if (sent > 0) {
       data = data.subspan(static_cast<size_t>(sent));

@@ -50,13 +50,14 @@ class AsyncStream {
   asio::awaitable<std::string> read_text(uint32_t most);
 
   asio::ip::tcp::socket& socket() { return socket_; }
-  bool is_open() const { return socket_.is_open(); }
+  bool is_open() const { return socket_.is_open() && stream_; }  // begun, not closed, not handed on
   void close();
   // The socket's file descriptor and its byte stream; this object is empty afterwards.
   std::pair<int, std::unique_ptr<ByteStream>> release();
 
  private:
   void check_open() const;
+  void check_begun() const;
   asio::ip::tcp::socket socket_;
   std::unique_ptr<ByteStream> stream_;
   std::function<void()> on_arrival_;

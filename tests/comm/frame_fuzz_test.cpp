@@ -37,7 +37,7 @@ constexpr size_t kKindOffset = 6, kWhat = 72;
 
 bool allowed(const std::byte* h) {
   const int64_t bytes = load<int64_t>(h + 48);
-  return load<uint32_t>(h) == 0x6e726963 && load<uint16_t>(h + 4) == 1 && load<uint8_t>(h + kKindOffset) <= 5 && load<uint8_t>(h + 7) < 8 &&
+  return load<uint32_t>(h) == 0x6e726963 && load<uint16_t>(h + 4) == 1 && load<uint8_t>(h + kKindOffset) <= 5 && load<uint8_t>(h + 7) < 9 &&
          load<uint8_t>(h + 28) <= 10 && load<uint8_t>(h + 29) <= 6 && load<uint8_t>(h + 30) <= 2 && bytes >= 0 &&
          bytes <= (load<uint8_t>(h + kKindOffset) == 3 ? 1024 : kMost) && load<int64_t>(h + 56) >= 0;
 }
@@ -228,7 +228,7 @@ constexpr size_t kChecksum = 56;
 
 bool parcel_allowed(const std::byte* h) {
   const auto body = load<int64_t>(h + 64);
-  return load<uint32_t>(h) == 0x6c69616d && load<uint8_t>(h + 4) == 1 && load<uint8_t>(h + 5) <= 5 && load<uint8_t>(h + 6) < 8 &&
+  return load<uint32_t>(h) == 0x6c69616d && load<uint8_t>(h + 4) == 1 && load<uint8_t>(h + 5) <= 5 && load<uint8_t>(h + 6) < 9 &&
          load<uint8_t>(h + 7) == 0 && load<uint16_t>(h + 8) >= 1 && load<uint16_t>(h + 8) <= 64 && load<uint16_t>(h + 10) <= 64 &&
          load<uint16_t>(h + 12) <= 64 && load<uint16_t>(h + 14) == 0 && load<int64_t>(h + 32) >= 0 && load<int64_t>(h + 40) >= 0 &&
          body >= 0 && body <= kBodyMost;

@@ -191,7 +191,7 @@ TEST(MailboxFrameFormat, RefusesWhatAHeaderMayNotSay) {
     const char* says;
   };
   for (const Bad& bad :
-       {Bad{0, 0, "it begins with"}, Bad{4, 9, "version 9, this is version 1"}, Bad{5, 6, "kind 6"}, Bad{6, 8, "purpose 8"},
+       {Bad{0, 0, "it begins with"}, Bad{4, 9, "version 9, this is version 1"}, Bad{5, 6, "kind 6"}, Bad{6, 9, "purpose 9"},
         Bad{8, 65, "a name of 65 bytes, at most 64"}, Bad{8, 0, "no sender"}, Bad{11, 1, "a name of 258 bytes"},
         Bad{64, 11, "a body of 11 bytes, at most 10"}, Bad{71, 0x80, "a body of -"}, Bad{39, 0x80, "offset -"}, Bad{47, 0x80, "of -9"}}) {
     auto bytes = good;

@@ -148,6 +148,8 @@ TEST(RemoteIslandRuns, StoppedIslandsGoOnTogetherFromWhereTheFurthestWas) {
   EXPECT_EQ(furthest(model_of(scratch.path() / "a"), model_of(scratch.path() / "b")), 0);
   EXPECT_EQ(base::read_metrics(scratch.path() / "a" / "metrics.jsonl").back().integer("step"), 24);
   EXPECT_EQ(base::read_metrics(scratch.path() / "b" / "metrics.jsonl").back().integer("step"), 24);
+  for (const char* island : {"a", "b"})
+    EXPECT_EQ(base::read_file(scratch.path() / island / "incarnation", 64), "2\n") << "its second start";
 }
 
 TEST(RemoteIslandRuns, WhatCannotBeIsRefused) {

@@ -6,25 +6,34 @@
 //
 // The limit counts only time in which this rank kept looking: after a pause of its own of more than 0.5 s (it computed, was stopped, or the
 // machine was suspended) the watch begins anew. A remote rank that was never heard from is not judged.
+//
+// Datagrams of strangers change no verdict. The kernel drops them (heartbeat.cpp); where it cannot, because someone copies real heartbeats,
+// silence during such a flood does not count. Bytes that arrive on a peer's connection count as a sign of life as well.
 #include "comm/net/liveness.h"
+
+#include <algorithm>
 
 namespace cairn::comm {
 namespace {
 
 constexpr auto kInterval = std::chrono::milliseconds(100);
+constexpr auto kReadEvery = std::chrono::milliseconds(20);
 
 }  // namespace
 
 HeartbeatThread::HeartbeatThread(StatusBoard& own, Heartbeat* elsewhere)
     : thread_([this, &own, elsewhere] {
+        const base::RealClock clock;
+        std::chrono::nanoseconds due = clock.now();
         std::unique_lock guard(lock_);
         do {
-          own.beat.fetch_add(1, std::memory_order_relaxed);
-          if (elsewhere) {
-            elsewhere->send(own);
-            elsewhere->receive();
+          if (clock.now() >= due) {
+            due = clock.now() + kInterval;
+            own.beat.fetch_add(1, std::memory_order_relaxed);
+            if (elsewhere) elsewhere->send(own);
           }
-        } while (!stop_.wait_for(guard, kInterval, [this] { return stopping_; }));
+          if (elsewhere) elsewhere->receive();
+        } while (!stop_.wait_for(guard, elsewhere ? kReadEvery : kInterval, [this] { return stopping_; }));
         own.beat.store(0, std::memory_order_relaxed);  // this rank has left: what it does now is not judged
       }) {}
 
@@ -44,8 +53,8 @@ void LivenessMonitor::begin(Nanoseconds now) {
 
 LivenessMonitor::Nanoseconds LivenessMonitor::silent(int rank, const StatusBoard& board, Nanoseconds now) {
   Seen& seen = seen_[static_cast<size_t>(rank)];
-  const uint64_t beat = board.beat.load(std::memory_order_relaxed);
-  if (anew_ || beat != seen.beat) seen = {beat, now};
+  const uint64_t signs = board.beat.load(std::memory_order_relaxed) + heard_[static_cast<size_t>(rank)];
+  if (anew_ || signs != seen.signs) seen = {signs, now};
   return now - seen.at;
 }
 
@@ -86,7 +95,8 @@ std::optional<std::chrono::nanoseconds> PeerLiveness::stopped(int peer, Nanoseco
   const bool far = places_[static_cast<size_t>(peer)] < 0;
   // A remote rank that was never heard from is not judged: a firewall may drop all datagrams.
   if (!seen || (far && seen->beat.load(std::memory_order_relaxed) == 0)) return std::nullopt;
-  const Nanoseconds silent = watch_.silent(peer, *seen, now);
+  Nanoseconds silent = watch_.silent(peer, *seen, now);
+  if (far) silent = std::min(silent, elsewhere_->since_flood());
   return silent > (far ? LivenessMonitor::kFarLimit : LivenessMonitor::kLimit) ? std::optional(silent) : std::nullopt;
 }
 

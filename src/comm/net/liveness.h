@@ -13,7 +13,8 @@
 
 namespace cairn::comm {
 
-// A thread that increments this process's heartbeat counter every 0.1 s, whatever its rank computes, and sends it to other machines.
+// A thread that increments this process's heartbeat counter every 0.1 s, whatever its rank computes, and sends it to other machines. It
+// reads their heartbeats every 20 ms, a bounded number each time, so that no flood of datagrams delays its own.
 class HeartbeatThread {
  public:
   HeartbeatThread(StatusBoard& own, Heartbeat* elsewhere);
@@ -33,23 +34,25 @@ class HeartbeatThread {
 class LivenessMonitor {
  public:
   using Nanoseconds = std::chrono::nanoseconds;
-  explicit LivenessMonitor(int ranks) : seen_(static_cast<size_t>(ranks)) {}
+  explicit LivenessMonitor(int ranks) : seen_(static_cast<size_t>(ranks)), heard_(static_cast<size_t>(ranks)) {}
 
   static constexpr Nanoseconds kLimit = std::chrono::milliseconds(1800);     // no beat for this long: the process is stopped
   static constexpr Nanoseconds kFarLimit = std::chrono::milliseconds(2400);  // on another machine, whose network may be busy
   static constexpr Nanoseconds kPauseMax = std::chrono::milliseconds(500);
 
   bool due(Nanoseconds now) const { return now - last_look_ > std::chrono::milliseconds(20); }
-  void begin(Nanoseconds now);  // starts one look at all peers
+  void begin(Nanoseconds now);                                   // starts one look at all peers
+  void heard(int rank) { ++heard_[static_cast<size_t>(rank)]; }  // bytes of this rank arrived: a sign of life too
   // How long this rank's counter has stood still.
   Nanoseconds silent(int rank, const StatusBoard& board, Nanoseconds now);
 
  private:
   struct Seen {
-    uint64_t beat = 0;
+    uint64_t signs = 0;  // its counter, and how often something was heard of it
     Nanoseconds at{};
   };
   std::vector<Seen> seen_;
+  std::vector<uint64_t> heard_;
   Nanoseconds last_look_ = Nanoseconds::min() / 2;
   bool anew_ = true;
 };
@@ -68,6 +71,7 @@ class PeerLiveness {
   bool due(Nanoseconds now) const { return watch_.due(now); }
   void begin_look(Nanoseconds now) { watch_.begin(now); }
   std::optional<Nanoseconds> stopped(int peer, Nanoseconds now);
+  void heard(int peer) { watch_.heard(peer); }  // an authenticated byte of this peer has arrived
 
  private:
   const StatusBoard* board(int rank) const;

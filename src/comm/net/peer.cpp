@@ -47,6 +47,7 @@ void NetPeer::read(FrameSink& sink) {
     if (budget <= 0) return;
     const int64_t before = payload_received_;
     if (!receive_some()) return;
+    ++arrivals_;
     budget -= std::max<int64_t>(payload_received_ - before, buffer_end_);
   }
 }

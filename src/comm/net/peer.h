@@ -74,6 +74,7 @@ class NetPeer {
   void end_writing() { stream_->end_writing(); }
   bool parked() const { return parked_; }  // a frame waits for room; read again when there may be some
   int rank() const { return rank_; }
+  uint64_t arrivals() const { return arrivals_; }  // grows whenever bytes of the peer arrive
 
   bool open = true;         // false: lost, or left
   bool said_bye = false;    // it has left in good order
@@ -96,6 +97,7 @@ class NetPeer {
   std::byte* destination();
 
   int rank_;
+  uint64_t arrivals_ = 0;
   std::unique_ptr<ByteStream> stream_;
   int64_t message_bytes_max_;
   std::vector<std::byte> buffer_;  // headers and small payloads, read ahead

@@ -93,7 +93,9 @@ void NetTransport::readable(int rank) {
   NetPeer& peer = peers_[rank];
   if (!peer.open) return;
   try {
+    const uint64_t before = peer.arrivals();
     peer.read(*this);
+    if (liveness_ && peer.arrivals() != before) liveness_->heard(rank);
     if (peer.open && !peer.parked()) arm_read(rank);
   } catch (const Error& error) {
     end(peer, error.sentence());

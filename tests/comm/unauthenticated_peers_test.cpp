@@ -20,10 +20,13 @@ namespace {
 
 using namespace std::chrono_literals;
 
-int call(uint16_t port) {
+// From 127.0.0.1, or another address of this machine's 127.0.0.0/8.
+int call(uint16_t port, uint32_t from = INADDR_LOOPBACK) {
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(from);
+  ::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address);
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   address.sin_port = htons(port);
   ::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address);  // completes by itself: the listener's queue is long
@@ -118,6 +121,96 @@ TEST(UnauthenticatedPeers, DoNotKeepOutWhoHasTheKey) {
   for (const int caller : callers) open += !was_closed(caller);
   EXPECT_LE(open, 64);
   for (const int caller : callers) ::close(caller);
+}
+
+// Lets the door work until the condition holds, for a few seconds at most.
+template <typename Done>
+void work_until(Door& door, Done done) {
+  const base::RealClock clock;
+  while (!done() && clock.now() < 5s) door.io.run_one_for(5ms);
+}
+
+std::vector<int> still_open(const std::vector<int>& callers) {
+  std::vector<int> open;
+  for (size_t i = 0; i < callers.size(); ++i)
+    if (!was_closed(callers[i])) open.push_back(static_cast<int>(i));
+  return open;
+}
+
+TEST(UnauthenticatedPeers, OfOneAddressTakeNoPlaceFromAnother) {
+  Door door(20s);
+  const int early = call(door.listener.port, INADDR_LOOPBACK + 1);
+  std::vector<int> flood;
+  for (int i = 0; i < 200; ++i) flood.push_back(call(door.listener.port));
+  work_until(door, [&] { return still_open(flood).size() <= 64; });
+  EXPECT_FALSE(was_closed(early));  // it came first and is the oldest of all
+  const std::vector<int> open = still_open(flood);
+  ASSERT_EQ(open.size(), 64u);
+  EXPECT_EQ(open.front(), 136);  // the oldest have gone
+  ::close(early);
+  for (const int caller : flood) ::close(caller);
+}
+
+TEST(UnauthenticatedPeers, OfManyAddressesLoseAPlaceWhereMostAre) {
+  Door door(20s);
+  std::vector<int> callers;
+  for (uint32_t from = 0; from < 5; ++from)
+    for (uint32_t i = 0; i < (from == 0 ? 8u : 63u); ++i) callers.push_back(call(door.listener.port, INADDR_LOOPBACK + from));
+  work_until(door, [&] { return still_open(callers).size() <= 256; });
+  const std::vector<int> open = still_open(callers);
+  EXPECT_EQ(open.size(), 256u);
+  ASSERT_GE(open.size(), 9u);
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(open[static_cast<size_t>(i)], i);  // of the address with the fewest
+  EXPECT_GT(open[8], 8);                                                   // the oldest of one that has most is gone
+  for (const int caller : callers) ::close(caller);
+}
+
+// One that has completed TLS and says nothing more stays, however many come after it from its address.
+TEST(UnauthenticatedPeers, KeepWhoHasCompletedTls) {
+  Door door(20s);
+  const auto greet = [&]() -> asio::awaitable<void> {
+    AsyncStream stream(door.io);
+    co_await stream.connect("127.0.0.1", door.listener.port);
+    co_await stream.begin(&door.tls, Tls::Side::client);
+    door.knocked.push_back(std::move(stream));
+  };
+  asio::co_spawn(door.io, greet, asio::detached);
+  work_until(door, [&] { return !door.knocked.empty(); });
+  ASSERT_EQ(door.knocked.size(), 1u);
+  std::vector<int> flood;
+  for (int i = 0; i < 300; ++i) {
+    flood.push_back(call(door.listener.port));
+    const std::string words = slow_hello();
+    if (i % 2 == 0) ::send(flood.back(), words.data(), words.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+  work_until(door, [&] { return still_open(flood).size() <= 63; });  // one of 64 places is taken
+  asio::co_spawn(door.io, door.knocked[0].write_value(uint32_t{42}), asio::detached);
+  work_until(door, [&] { return door.recognised > 0; });
+  EXPECT_EQ(door.recognised, 1);
+  EXPECT_EQ(still_open(flood).size(), 63u);
+  for (const int caller : flood) ::close(caller);
+}
+
+TEST(UnauthenticatedPeers, AreReportedOncePerAddressAndOnlyIfTheyFailed) {
+  asio::io_context io{1};
+  const Listener listener = listen_at("127.0.0.1");
+  const Tls tls(Key{1});
+  std::vector<std::string> refused;
+  UnauthenticatedPeers callers(
+      io, listener.fd, &tls, 20s, [](AsyncStream&) -> asio::awaitable<void> { co_return; },
+      [&](const std::string& from) { refused.push_back(from); });
+  std::vector<int> all;
+  for (int i = 0; i < 100; ++i) all.push_back(call(listener.port, INADDR_LOOPBACK + 2));  // silent: some are dropped, none is refused
+  for (int i = 0; i < 3; ++i) {
+    all.push_back(call(listener.port));
+    ::send(all.back(), "GET / HTTP/1.0\r\n\r\n", 18, MSG_NOSIGNAL);
+  }
+  const base::RealClock clock;
+  const auto closed = [&] { return was_closed(all[0]) && was_closed(all[100]) && was_closed(all[101]) && was_closed(all[102]); };
+  while (!closed() && clock.now() < 5s) io.run_one_for(5ms);
+  EXPECT_TRUE(closed());
+  EXPECT_EQ(refused, std::vector<std::string>{"127.0.0.1"});
+  for (const int caller : all) ::close(caller);
 }
 
 TEST(UnauthenticatedPeers, AreAllSentAwayWhenTheDoorCloses) {

@@ -42,22 +42,26 @@ asio::awaitable<void> AsyncStream::connect(const std::string& host, uint16_t por
 asio::awaitable<void> AsyncStream::begin(const Tls* tls, Tls::Side side) {
   socket_.non_blocking(true);
   socket_.set_option(tcp::no_delay(true));
+  if (side == Tls::Side::server) {
+    co_await socket_.async_wait(tcp::socket::wait_read, asio::use_awaitable);  // a silent caller costs no TLS state
+    stage_ = Stage::spoke;
+  }
+  check_open();
   if (!tls) {
     stream_ = make_plain_stream(socket_.native_handle());
     co_return;
   }
-  if (side == Tls::Side::server)
-    co_await socket_.async_wait(tcp::socket::wait_read, asio::use_awaitable);  // a silent caller costs no TLS state
-  check_open();
   auto stream = std::make_unique<TlsStream>(*tls, side, socket_.native_handle());
   while (true) {
     check_open();
     const TlsStream::Handshake next = stream->handshake();
     if (next == TlsStream::Handshake::done) break;
+    if (stream->hello_accepted()) stage_ = Stage::hello_accepted;
     co_await socket_.async_wait(next == TlsStream::Handshake::wants_read ? tcp::socket::wait_read : tcp::socket::wait_write,
                                 asio::use_awaitable);
   }
   stream_ = std::move(stream);
+  stage_ = Stage::authenticated;
 }
 
 asio::awaitable<void> AsyncStream::read(std::span<std::byte> into) {

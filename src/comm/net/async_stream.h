@@ -28,6 +28,9 @@ class AsyncStream {
   asio::awaitable<void> connect(const std::string& host, uint16_t port);
   // Starts the byte stream: plain, or TLS after its handshake. Throws if the other side does not authenticate.
   asio::awaitable<void> begin(const Tls* tls, Tls::Side side);
+  // How far begin() has come on the server's side. A plain stream stays at `spoke`.
+  enum class Stage { silent, spoke, hello_accepted, authenticated };
+  Stage stage() const { return stage_; }
   // Called whenever bytes have arrived, also those of an incomplete message or TLS record: the other side is alive, however slow.
   void on_arrival(std::function<void()> callback) { on_arrival_ = std::move(callback); }
   // Reads or writes all of it, or throws Error.
@@ -50,6 +53,7 @@ class AsyncStream {
   asio::awaitable<std::string> read_text(uint32_t most);
 
   asio::ip::tcp::socket& socket() { return socket_; }
+  const asio::ip::tcp::socket& socket() const { return socket_; }
   bool is_open() const { return socket_.is_open() && stream_; }  // begun, not closed, not handed on
   void close();
   // The socket's file descriptor and its byte stream; this object is empty afterwards.
@@ -60,6 +64,7 @@ class AsyncStream {
   void check_begun() const;
   asio::ip::tcp::socket socket_;
   std::unique_ptr<ByteStream> stream_;
+  Stage stage_ = Stage::silent;
   std::function<void()> on_arrival_;
 };
 

@@ -33,6 +33,7 @@ constexpr int64_t kBytesPerKey = int64_t{64} << 30;
 const unsigned char* text_of(std::string_view name) { return reinterpret_cast<const unsigned char*>(name.data()); }
 
 [[noreturn]] void gone(const std::string& how) { throw Error(Error::Kind::lost_peer, how); }
+[[noreturn]] void refused(const std::string& why) { throw Error(Error::Kind::bad_input, why); }
 
 // OpenSSL's text for the last error.
 std::string reason() {
@@ -215,7 +216,7 @@ TlsStream::Handshake TlsStream::handshake() {
   ERR_clear_error();
   const int result = SSL_do_handshake(state_->ssl);
   if (result == 1) {
-    if (state_->by_key && SSL_session_reused(state_->ssl) != 1) gone("it does not have the key of this run");
+    if (state_->by_key && SSL_session_reused(state_->ssl) != 1) refused("it does not have the key of this run");
     SSL_set_max_send_fragment(state_->ssl, kRecordBytes);
     SSL_set_read_ahead(state_->ssl, 1);
     SSL_set_default_read_buffer_len(state_->ssl, kReadAhead);
@@ -229,9 +230,16 @@ TlsStream::Handshake TlsStream::handshake() {
       return Handshake::wants_write;
     case SSL_ERROR_SYSCALL:
       gone(saved == 0 || saved == ECONNRESET || saved == EPIPE ? kConnectionClosed : std::strerror(saved));
+    case SSL_ERROR_ZERO_RETURN:
+      gone(kConnectionClosed);
     default:
-      gone(reason());
+      refused(reason());
   }
+}
+
+bool TlsStream::hello_accepted() const {
+  const OSSL_HANDSHAKE_STATE state = SSL_get_state(state_->ssl);
+  return state != TLS_ST_BEFORE && state != TLS_ST_SR_CLNT_HELLO;
 }
 
 int64_t TlsStream::read(void* into, int64_t bytes) {

@@ -37,8 +37,11 @@ class TlsStream final : public ByteStream {
   ~TlsStream() override;
 
   enum class Handshake { done, wants_read, wants_write };
-  // The next step of the handshake. Throws if the other side does not authenticate.
+  // The next step of the handshake. Throws an error of kind bad_input if the other side does not authenticate, lost_peer if it is gone.
   Handshake handshake();
+  // On the server's side: the client's hello was accepted. With a pre-shared key the hello proves it, so a caller without the key does not
+  // come this far, unless it repeats a hello that it has seen.
+  bool hello_accepted() const;
 
   int64_t read(void* into, int64_t bytes) override;
   int64_t write(std::span<const std::byte> first, std::span<const std::byte> second) override;

@@ -1,11 +1,14 @@
 #pragma once
 #include <chrono>
+#include <cstddef>
 #include <functional>
 #include <list>
 #include <memory>
+#include <set>
 #include <string>
 
 #include <asio/awaitable.hpp>
+#include <asio/ip/address.hpp>
 #include <asio/ip/tcp.hpp>
 #include <asio/steady_timer.hpp>
 
@@ -14,14 +17,17 @@
 namespace cairn::comm {
 
 // Accepts connections at a listening socket and authenticates each caller. Until a caller is authenticated it may cost little: `timeout`
-// of time, a few kilobytes, and one of 64 places; when all are taken, the oldest caller is dropped. So callers without the key cannot keep
-// out those that have it.
+// of time, a few kilobytes, and one of the places, of which each address has a share. Callers that have come least far in the handshake
+// are dropped first, so callers without the key cannot keep out those that have it, also from the same address.
 class UnauthenticatedPeers {
  public:
+  static constexpr size_t kPeersMax = 256;        // places in all
+  static constexpr size_t kAddressPeersMax = 64;  // of one address (of one network of 64 bits in IPv6)
+
   // Runs the handshake with a caller and keeps its stream if it is welcome; throws if it is not.
   using Authenticate = std::function<asio::awaitable<void>(AsyncStream& caller)>;
 
-  // Called with the address of a caller that failed to authenticate.
+  // Called once for each address of which a caller failed to authenticate, for a few addresses.
   using Refused = std::function<void(const std::string& address)>;
 
   UnauthenticatedPeers(asio::io_context& io, int listener_fd, const Tls* tls, std::chrono::nanoseconds timeout, Authenticate authenticate,
@@ -36,8 +42,14 @@ class UnauthenticatedPeers {
     explicit Peer(asio::io_context& io) : stream(io), timer(io) {}
     AsyncStream stream;
     asio::steady_timer timer;
+    asio::ip::address address;
   };
+  using Peers = std::list<std::shared_ptr<Peer>>;
+
   asio::awaitable<void> accept_all();
+  int accept_some();  // returns how many; -1: the process has no file descriptor left
+  void make_room(const asio::ip::address& newcomer);
+  void drop(Peers::iterator peer);
   asio::awaitable<void> authenticate_one(std::shared_ptr<Peer> peer);
 
   asio::io_context& io_;
@@ -46,7 +58,8 @@ class UnauthenticatedPeers {
   std::chrono::nanoseconds timeout_;
   Authenticate authenticate_;
   Refused refused_;
-  std::list<std::shared_ptr<Peer>> peers_;  // oldest first
+  Peers peers_;  // oldest first
+  std::set<std::string> reported_;
   bool closed_ = false;
 };
 

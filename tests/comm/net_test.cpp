@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/stop.h"
 #include "comm/net/frame.h"
 #include "comm/net/transport.h"
 #include "comm/world.h"
@@ -204,6 +205,53 @@ TEST(Net, AClosedPortIsNamedWithItsRank) {
     EXPECT_EQ(error.peer(), 0);
     EXPECT_THAT(error.what(), HasSubstr("rank 0 lost: no connection at 127.0.0.1:"));
   }
+}
+
+TEST(Net, ACallThatNobodyAnswersIsRepeated) {
+  const auto setups = make_net_setups(2);
+  const auto rank = [&](int number) {
+    World world(make_net_transport(setups[static_cast<size_t>(number)], {.handshake_deadline = 100ms}), {.deadline = 10s});
+    sum_of_two(world);
+  };
+  const std::jthread second(rank, 1);
+  const int silent = ::accept(setups[0].listener_fd, nullptr, nullptr);  // takes the first call and says nothing
+  EXPECT_GE(silent, 0);
+  char bytes[1000];
+  EXPECT_GT(::recv(silent, bytes, sizeof bytes, 0), 0);
+  while (::recv(silent, bytes, sizeof bytes, 0) > 0) {
+  }
+  rank(0);
+  ::close(silent);
+}
+
+TEST(Net, ARankThatEndedBeforeItCalledIsNamedSoon) {
+  const auto setups = make_net_setups(2);
+  const std::jthread first([&] {
+    try {
+      make_net_transport(setups[0]);
+      ADD_FAILURE() << "connected with nobody";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.peer(), 1);
+      EXPECT_THAT(error.what(), HasSubstr("rank 1 lost: its process has ended before it connected: nobody listens at 127.0.0.1:"));
+    }
+  });
+  const int probe = ::accept(setups[1].listener_fd, nullptr, nullptr);  // rank 0 looks whether rank 1 is there
+  EXPECT_GE(probe, 0);
+  ::close(setups[1].listener_fd);
+  ::close(probe);
+}
+
+TEST(Net, AStopEndsTheWaitForPeers) {
+  const auto setups = make_net_setups(2);
+  base::Stop stop;
+  stop.request();
+  try {
+    make_net_transport(setups[0], {.stop = &stop});
+    ADD_FAILURE() << "connected with nobody";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::cancelled);
+  }
+  ::close(setups[1].listener_fd);
 }
 
 TEST(Net, AMessageLongerThanAllowedIsRefusedBeforeItIsRead) {

@@ -1,12 +1,21 @@
 // Machines that find each other: threads that each play one, over loopback.
 #include "comm/rendezvous/rendezvous.h"
 
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <sys/socket.h>
 #include <thread>
 #include <unistd.h>
 
+#include <asio/co_spawn.hpp>
+#include <asio/detached.hpp>
+#include <asio/io_context.hpp>
+#include <asio/use_awaitable.hpp>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "comm/net/async_stream.h"
+#include "comm/net/call_attempts.h"
 #include "comm/net/listen.h"
 #include "comm/world.h"
 
@@ -118,9 +127,114 @@ TEST(Rendezvous, MachinesThatDoNotComeAreNamed) {
   EXPECT_THAT(ends[1], testing::AnyOf(HasSubstr("gave up"), HasSubstr("nobody answered")));  // (the latter where this machine is very slow)
 }
 
-TEST(Rendezvous, WithoutAFirstMachineTheOthersSaySo) {
+TEST(Rendezvous, WithoutAFirstMachineTheOthersSaySoAndWhatTheyTried) {
   const auto ends = meet_and_sum({{.spec = {.node = 1, .nodes = 2, .count = 1}, .deadline = 500ms}});
   EXPECT_THAT(ends[0], HasSubstr("nobody answered at 127.0.0.1:"));
+  EXPECT_THAT(ends[0], HasSubstr(" calls: Connection refused ("));
+}
+
+// Hangs up on three callers: at once, after their first bytes, and after their introduction.
+void hang_up_three_times(const RendezvousEndpoint& place) {
+  const Listener listener = listen_at(place.host, place.port);
+  const Tls tls(key_of(1));
+  for (int visit = 0; visit < 3; ++visit) {
+    const int fd = ::accept(listener.fd, nullptr, nullptr);
+    ASSERT_GE(fd, 0);
+    char bytes[100];
+    if (visit == 1) {
+      EXPECT_GT(::recv(fd, bytes, sizeof bytes, 0), 0);
+    }
+    asio::io_context io(1);
+    AsyncStream stream(asio::ip::tcp::socket(io, asio::ip::tcp::v4(), fd));
+    const auto serve = [&]() -> asio::awaitable<void> {
+      co_await stream.begin(&tls, Tls::Side::server);
+      EXPECT_THAT(co_await stream.read_text(10000), HasSubstr("the recipe"));
+    };
+    if (visit == 2) asio::co_spawn(io, serve, asio::detached);
+    io.run();
+  }
+  ::close(listener.fd);
+}
+
+TEST(Rendezvous, AVisitIsRepeatedWhereverTheConnectionBreaks) {
+  const RendezvousEndpoint place = free_endpoint();
+  const RendezvousOptions options{.endpoint = place, .config_fingerprint = "the recipe", .deadline = 10s};
+  const Tls tls(key_of(1));
+  std::vector<NetSetup> met;
+  {
+    const std::jthread caller([&] { EXPECT_NO_THROW(met = rendezvous_nodes({.node = 1, .nodes = 2}, tls, options)); });
+    hang_up_three_times(place);
+    EXPECT_EQ(rendezvous_nodes({.node = 0, .nodes = 2}, tls, options).size(), 1u);
+  }
+  ASSERT_EQ(met.size(), 1u);
+  EXPECT_EQ(met[0].rank, 1);
+  EXPECT_EQ(met[0].size, 2);
+}
+
+TEST(Rendezvous, AFirstMachineThatIsStoppedTellsTheOthers) {
+  const RendezvousEndpoint place = free_endpoint();
+  base::Stop stop;
+  const Tls tls(key_of(1));
+  const std::jthread first([&] {
+    const auto come = [&](const std::string& what) {
+      if (what.find("machine 1 is here") != std::string::npos) stop.request();
+    };
+    EXPECT_THROW(rendezvous_nodes({.node = 0, .nodes = 3}, tls, {.endpoint = place, .deadline = 60s, .tell = come, .stop = &stop}), Error);
+  });
+  try {
+    rendezvous_nodes({.node = 1, .nodes = 3}, tls, {.endpoint = place, .deadline = 60s});
+    ADD_FAILURE() << "met all";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::cancelled);
+    EXPECT_THAT(error.what(), HasSubstr("the first machine gave up: stopped while waiting for machine 2"));
+  }
+}
+
+TEST(CallAttempts, WaitLongerEachTimeWithinTheirBounds) {
+  CallAttempts attempts(1, 100ms, 1000ms), others(2, 100ms, 1000ms);
+  double expected = 0.1;
+  bool same = true;
+  for (int call = 0; call < 20; ++call) {
+    const auto pause = attempts.failed(call < 3 ? "refused" : "closed");
+    same = same && pause == others.failed("refused");
+    EXPECT_GE(std::chrono::duration<double>(pause).count(), 0.5 * expected - 1e-9);
+    EXPECT_LE(std::chrono::duration<double>(pause).count(), 1.5 * expected + 1e-9);
+    expected = std::min(1.0, expected * 1.5);
+  }
+  EXPECT_FALSE(same);
+  EXPECT_EQ(attempts.summary(), "20 calls: closed (17), refused (3)");
+}
+
+// --- where a machine listens -------------------------------------------------------------------------------------------------------------
+
+std::vector<std::string> own_addresses() {
+  std::vector<std::string> all;
+  ifaddrs* first = nullptr;
+  EXPECT_EQ(::getifaddrs(&first), 0);
+  for (const ifaddrs* one = first; one; one = one->ifa_next) {
+    char text[INET_ADDRSTRLEN] = {};
+    if (!one->ifa_addr || one->ifa_addr->sa_family != AF_INET) continue;
+    ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr, text, sizeof text);
+    all.push_back(text);
+  }
+  ::freeifaddrs(first);
+  return all;
+}
+
+TEST(Listen, AtTheNamedAddressOfThisMachine) {
+  EXPECT_EQ(address_to_listen("127.0.0.1", 1), "127.0.0.1");
+  EXPECT_EQ(address_to_listen("127.0.0.2", 1), "127.0.0.2");
+  EXPECT_EQ(address_to_listen("0.0.0.0", 1), "0.0.0.0");  // as the user wishes
+  for (const std::string& own : own_addresses()) EXPECT_EQ(address_to_listen(own, 29400), own);
+}
+
+TEST(Listen, NearTheNamedAddressOfAnotherMachineAndNeverAtAllAddresses) {
+  try {
+    const std::string address = address_to_listen("192.0.2.1", 29400);  // a documentation address: nobody has it
+    EXPECT_THAT(own_addresses(), testing::Contains(address));
+  } catch (const Error& error) {  // without a network
+    EXPECT_THAT(error.what(), HasSubstr("192.0.2.1: this machine has no way there"));
+  }
 }
 
 TEST(Rendezvous, AnotherKeyIsRefusedAtOnce) {

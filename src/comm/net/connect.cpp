@@ -1,6 +1,14 @@
 // Connects every pair of ranks: rank r calls all ranks below it and accepts calls of those above. So each pair has one connection, and no
 // rank waits for a particular order. Each connection is authenticated (handshake.h); between machines TLS authenticates it before that. A
-// call to a rank that hangs up is repeated, since its listener may have been full of unauthenticated callers.
+// call to a rank that hangs up or does not answer is repeated, since its listener may be full of unauthenticated callers.
+//
+// A process that has died closes its listener, so a refused call means that the rank is lost. This rank also tries the listeners of those
+// that should call it, one at a time: otherwise it would learn of a death before the first connection only at the deadline. A listener that
+// was never seen may be behind a firewall that lets calls out but not in; such a rank gets more time.
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
 #include <optional>
 #include <tuple>
 #include <unistd.h>
@@ -10,12 +18,15 @@
 #include <asio/co_spawn.hpp>
 #include <asio/detached.hpp>
 #include <asio/io_context.hpp>
+#include <asio/redirect_error.hpp>
 #include <asio/steady_timer.hpp>
 #include <asio/use_awaitable.hpp>
 #include <fmt/ranges.h>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/stop.h"
+#include "comm/net/call_attempts.h"
 #include "comm/net/handshake.h"
 #include "comm/net/peer.h"
 #include "comm/net/unauthenticated_peers.h"
@@ -23,8 +34,12 @@
 namespace cairn::comm {
 namespace {
 
-constexpr int kCalls = 20;  // attempts at a rank that hung up: it may have had too many callers
-constexpr auto kCallAgainAfter = std::chrono::milliseconds(100);
+constexpr auto kCallAgainAfter = std::chrono::milliseconds(50);  // at first
+constexpr auto kCallAgainMost = std::chrono::milliseconds(1000);
+constexpr auto kGlance = std::chrono::milliseconds(100);      // how often a stop request is checked
+constexpr auto kProbeEvery = std::chrono::milliseconds(250);  // of the listeners of ranks that have not called
+constexpr int kRefusedProbes = 2;                             // in a row, of a listener that was there: the process has ended
+constexpr int kRefusedProbesUnseen = 60;                      // the same, of one that may be behind a firewall
 
 // The calling side of the handshake (handshake.h). Throws if the other side is not rank `to` of this run.
 asio::awaitable<void> identify_to(AsyncStream& stream, const NetSetup& setup, int to) {
@@ -33,6 +48,7 @@ asio::awaitable<void> identify_to(AsyncStream& stream, const NetSetup& setup, in
   const auto challenge = co_await stream.read_value<Challenge>();
   const Bytes32 proof = make_proof(setup, hello, challenge);
   co_await stream.write_value(proof);
+  co_await stream.read_value<uint8_t>();
 }
 
 // The called side. Returns the caller's rank; throws if it is not a rank of this run that should call.
@@ -42,6 +58,7 @@ asio::awaitable<int> identify_caller(AsyncStream& stream, const NetSetup& setup)
   co_await stream.write_value(challenge);
   const auto proof = co_await stream.read_value<Bytes32>();
   check_proof(setup, hello, challenge, proof);
+  co_await stream.write_value(uint8_t{1});
   co_return hello.from;
 }
 
@@ -65,8 +82,13 @@ class PeerConnector {
     if (setup_.listener_fd >= 0) inside.emplace(io_, setup_.listener_fd, nullptr, options_.handshake_deadline, welcome);
     if (tls_) outside.emplace(io_, setup_.outside_fd, &*tls_, options_.handshake_deadline, welcome);
     for (int rank = 0; rank < setup_.rank; ++rank) asio::co_spawn(io_, call(rank), asio::detached);
+    asio::co_spawn(io_, probe_missing(), asio::detached);
     const base::RealClock clock;
-    while (missing_ > 0 && !failure_ && clock.now() < options_.connect_deadline) io_.run_one_for(options_.connect_deadline - clock.now());
+    while (missing_ > 0 && !failure_ && clock.now() < options_.connect_deadline) {
+      if (options_.stop && options_.stop->requested())
+        failure_ = Error(Error::Kind::cancelled, "stopped while the ranks connected to each other");
+      io_.run_one_for(std::min<std::chrono::nanoseconds>(kGlance, options_.connect_deadline - clock.now()));
+    }
     over_ = true;
     if (inside) inside->close();
     if (outside) outside->close();
@@ -85,31 +107,114 @@ class PeerConnector {
     --missing_;
   }
 
-  asio::awaitable<void> call(int rank) {
-    const RankAddress& rank_address = setup_.addresses[static_cast<size_t>(rank)];
-    const bool near = rank_address.machine == setup_.addresses[static_cast<size_t>(setup_.rank)].machine;
-    const std::string host = near ? "127.0.0.1" : rank_address.host;
-    const uint16_t port = near ? rank_address.port : rank_address.outside_port;
-    std::string why;
-    for (int attempt = 0; attempt < kCalls && !over_; ++attempt) {
-      if (attempt > 0) {
-        asio::steady_timer pause(io_, kCallAgainAfter);
-        co_await pause.async_wait(asio::use_awaitable);
-      }
-      try {
-        AsyncStream stream(io_);
-        co_await stream.connect(host, port);
-        co_await stream.begin(near ? nullptr : &*tls_, Tls::Side::client);
-        co_await identify_to(stream, setup_, rank);
-        keep(rank, stream);
-        co_return;
-      } catch (const std::exception& error) {
-        why = error.what();
-        if (why != kConnectionClosed) break;
-      }
+  bool near(int rank) const {
+    return setup_.addresses[static_cast<size_t>(rank)].machine == setup_.addresses[static_cast<size_t>(setup_.rank)].machine;
+  }
+  std::pair<std::string, uint16_t> endpoint_of(int rank) const {
+    const RankAddress& address = setup_.addresses[static_cast<size_t>(rank)];
+    return near(rank) ? std::pair(std::string("127.0.0.1"), address.port) : std::pair(address.host, address.outside_port);
+  }
+
+  // What came of one call.
+  struct Outcome {
+    bool connected = false, final = false;  // final: another call would end the same way
+    std::string why = {};
+  };
+
+  asio::awaitable<Outcome> call_once(int rank) {
+    const auto [host, port] = endpoint_of(rank);
+    const auto stream = std::make_shared<AsyncStream>(io_);
+    const auto limit = std::make_shared<asio::steady_timer>(io_, options_.handshake_deadline);
+    limit->async_wait([stream](asio::error_code error) {
+      if (!error) stream->close();
+    });
+    Outcome outcome;
+    try {
+      co_await stream->connect(host, port);
+      co_await stream->begin(near(rank) ? nullptr : &*tls_, Tls::Side::client);
+      co_await identify_to(*stream, setup_, rank);
+      keep(rank, *stream);
+      outcome.connected = true;
+    } catch (const asio::system_error& error) {
+      outcome = {.final = error.code() == asio::error::connection_refused, .why = error.code().message()};
+    } catch (const std::exception& error) {
+      outcome = {.final = std::string_view(error.what()) != kConnectionClosed, .why = error.what()};
     }
-    if (over_) co_return;
-    failure_ = Error(Error::Kind::lost_peer, fmt::format("rank {} lost: no connection at {}:{}: {}", rank, host, port, why));
+    if (!outcome.connected && limit->expiry() <= asio::steady_timer::clock_type::now())
+      outcome = {.why = fmt::format("no answer within {:.0f} s", base::seconds(options_.handshake_deadline))};
+    limit->cancel();
+    co_return outcome;
+  }
+
+  asio::awaitable<void> call(int rank) {
+    CallAttempts& attempts = attempts_.try_emplace(rank, seed(), kCallAgainAfter, kCallAgainMost).first->second;
+    while (!over_) {
+      const Outcome outcome = co_await call_once(rank);
+      if (outcome.connected || over_) co_return;
+      asio::steady_timer pause(io_, attempts.failed(outcome.why));
+      if (outcome.final) co_return lose(rank, fmt::format("no connection at {}: {}", where(rank), outcome.why));
+      asio::error_code ignored;
+      co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+    }
+  }
+
+  // Asks the listeners of ranks that should call, in turn, whether they are still there.
+  asio::awaitable<void> probe_missing() {
+    struct Probed {
+      bool seen = false;
+      int refused = 0;  // in a row
+    };
+    std::map<int, Probed> probed;
+    asio::steady_timer pause(io_);
+    asio::error_code ignored;
+    for (int rank = next_missing(setup_.rank); rank >= 0 && !over_; rank = next_missing(rank)) {
+      Probed& one = probed[rank];
+      const bool refused = co_await is_refused(rank);
+      one = {.seen = one.seen || !refused, .refused = refused ? one.refused + 1 : 0};
+      if (over_) co_return;
+      if (is_missing(rank) && one.refused >= (one.seen ? kRefusedProbes : kRefusedProbesUnseen))
+        co_return lose(rank, fmt::format("its process has ended before it connected: nobody listens at {}", where(rank)));
+      pause.expires_after(kProbeEvery);
+      co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+    }
+  }
+
+  asio::awaitable<bool> is_refused(int rank) {
+    const auto [host, port] = endpoint_of(rank);
+    const auto stream = std::make_shared<AsyncStream>(io_);
+    const auto limit = std::make_shared<asio::steady_timer>(io_, options_.handshake_deadline);
+    limit->async_wait([stream](asio::error_code error) {
+      if (!error) stream->close();
+    });
+    bool refused = false;
+    try {
+      co_await stream->connect(host, port);
+    } catch (const asio::system_error& error) {
+      refused = error.code() == asio::error::connection_refused;
+    }
+    limit->cancel();
+    co_return refused;
+  }
+
+  bool is_missing(int rank) const { return rank > setup_.rank && connected_[static_cast<size_t>(rank)].fd < 0; }
+  int next_missing(int after) const {  // -1: all have called
+    for (int i = 1; i <= setup_.size; ++i)
+      if (const int rank = (after + i) % setup_.size; is_missing(rank)) return rank;
+    return -1;
+  }
+
+  std::string where(int rank) const {
+    const auto [host, port] = endpoint_of(rank);
+    return fmt::format("{}:{}", host, port);
+  }
+  static uint64_t seed() {
+    uint64_t number = 0;
+    std::memcpy(&number, fresh_key().data(), sizeof number);
+    return number;
+  }
+
+  void lose(int rank, const std::string& why) {
+    failure_ = Error(Error::Kind::lost_peer, fmt::format("rank {} lost: {}", rank, why));
     failure_->about_peer(rank);
   }
 
@@ -118,8 +223,10 @@ class PeerConnector {
     for (int rank = 0; rank < setup_.size; ++rank) {
       if (rank != setup_.rank && connected_[static_cast<size_t>(rank)].fd < 0) ranks.push_back(rank);
     }
-    Error error(Error::Kind::lost_peer, fmt::format("rank {} lost: not there {:.1f} s after the start", fmt::join(ranks, ", "),
-                                                    base::seconds(options_.connect_deadline)));
+    const auto tried = attempts_.find(ranks.front());
+    const std::string calls = tried == attempts_.end() ? "" : tried->second.summary();
+    Error error(Error::Kind::lost_peer, fmt::format("rank {} lost: not there {:.1f} s after the start{}", fmt::join(ranks, ", "),
+                                                    base::seconds(options_.connect_deadline), calls.empty() ? "" : " (" + calls + ")"));
     error.about_peer(ranks.front());
     return error;
   }
@@ -129,6 +236,7 @@ class PeerConnector {
   const NetOptions& options_;
   std::optional<Tls> tls_;
   std::vector<Connection> connected_;
+  std::map<int, CallAttempts> attempts_;  // by rank
   int missing_ = 0;
   bool over_ = false;
   std::optional<Error> failure_;

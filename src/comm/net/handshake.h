@@ -11,6 +11,7 @@ namespace cairn::comm {
 //   caller -> called   Hello      {from, to, nonce a}
 //   called -> caller   Challenge  {nonce b, HMAC-SHA256(K, 'b' | Hello | b)}
 //   caller -> called   proof       HMAC-SHA256(K, 'a' | Hello | b)
+//   called -> caller   one byte    the connection is kept
 //
 // Each side checks the other's code before it goes on. The codes are bound to both nonces, both ranks and the direction, so that none can
 // be replayed or reflected. A caller without the key learns nothing and is refused after a few bytes of fixed size.

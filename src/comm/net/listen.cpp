@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <asio/io_context.hpp>
 #include <asio/ip/address.hpp>
 #include <asio/ip/tcp.hpp>
 
@@ -45,7 +46,39 @@ tcp::endpoint endpoint_of(const std::string& address, uint16_t port) {
   return {parsed, port};
 }
 
+bool is_own(const asio::ip::address& address) {
+  const int fd = bound_socket(SOCK_DGRAM, tcp::endpoint(address, 0));
+  if (fd >= 0) ::close(fd);
+  return fd >= 0;
+}
+
+// The local address that the kernel's routes choose for datagrams to `remote`. Nothing is sent.
+std::string address_toward(const tcp::endpoint& remote) {
+  const int fd = ::socket(remote.protocol().family(), SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  tcp::endpoint here;
+  auto length = static_cast<socklen_t>(here.capacity());
+  const bool found =
+      fd >= 0 && ::connect(fd, remote.data(), static_cast<socklen_t>(remote.size())) == 0 && ::getsockname(fd, here.data(), &length) == 0;
+  const int error = errno;
+  if (fd >= 0) ::close(fd);
+  if (!found)
+    base::fail_input("{}: this machine has no way there: {}. Name an address that it can reach.", remote.address().to_string(),
+                     std::strerror(error));
+  here.resize(length);
+  return here.address().to_string();
+}
+
 }  // namespace
+
+std::string address_to_listen(const std::string& host, uint16_t port) {
+  asio::error_code error;
+  asio::io_context io(1);
+  const auto found = tcp::resolver(io).resolve(host, std::to_string(port), error);
+  if (error || found.empty()) base::fail_input("{}: {}. Name an address that this machine can reach.", host, error.message());
+  for (const auto& entry : found)
+    if (is_own(entry.endpoint().address())) return entry.endpoint().address().to_string();
+  return address_toward(found.begin()->endpoint());
+}
 
 Listener listen_at(const std::string& address, uint16_t port) {
   const int fd = bound_socket(SOCK_STREAM, endpoint_of(address, port));

@@ -13,6 +13,10 @@ struct Listener {
 // Listens by TCP at this address of this machine; port 0: the system chooses.
 Listener listen_at(const std::string& address, uint16_t port = 0);
 
+// Where this machine listens if others know it as `host`: at `host` itself if that is an address of this machine, else at the address from
+// which this machine reaches `host`. Never at all addresses, unless `host` says so. Throws if the name is unknown or there is no route.
+std::string address_to_listen(const std::string& host, uint16_t port);
+
 // TCP and UDP sockets with the same port number, which the system chooses.
 struct ListenerPair {
   Listener tcp;

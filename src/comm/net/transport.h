@@ -10,6 +10,10 @@
 #include "comm/net/key.h"
 #include "comm/transport.h"
 
+namespace cairn::base {
+class Stop;
+}
+
 namespace cairn::comm {
 
 // The machine of a rank, and where the rank listens.
@@ -45,6 +49,7 @@ struct NetOptions {
   // Slows messages down as this model says, to try out another network; shared memory is then not used. The same on all ranks.
   std::optional<LinkModel> links = {};
   uint64_t links_seed = 1;
+  const base::Stop* stop = nullptr;  // ends the wait for peers with an error of kind cancelled
 };
 
 // A transport among processes: shared memory and loopback TCP on one machine, TCP with TLS 1.3 between machines. Connects to all peers, or

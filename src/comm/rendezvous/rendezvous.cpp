@@ -5,15 +5,22 @@
 //   host -> caller     JSON: the addresses of all ranks, the ranks of this machine, a fresh key for the connections between ranks
 //   caller -> host     one byte: understood
 // Ranks are numbered machine by machine, unless a launcher has numbered them. A machine that was restarted replaces its first connection.
-// Callers repeat their call until the host listens. Callers that fail the TLS handshake are reported and ignored.
+// Callers that fail the TLS handshake are reported and ignored.
+//
+// A caller repeats its visit, with back-off, until the deadline: the host may not listen yet, may have too many callers without the key, or
+// may have been started again. Only a host with the key ends it: by {"refused": "why"}, or by {"gave_up": "why"} when it stops waiting.
 #include "comm/rendezvous/rendezvous.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <cstring>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <sys/socket.h>
+#include <unistd.h>
 #include <utility>
 
 #include <asio/co_spawn.hpp>
@@ -31,35 +38,26 @@
 #include "comm/net/listen.h"
 #include "comm/net/setup.h"
 #include "comm/net/unauthenticated_peers.h"
+#include "comm/rendezvous/visit.h"
 
 namespace cairn::comm {
 namespace {
 
+using namespace rendezvous;
 using asio::ip::tcp;
 using base::Json;
-using Nanoseconds = std::chrono::nanoseconds;
 
-constexpr uint32_t kTextBytesMax = 16 << 20;
-constexpr auto kPatience = std::chrono::seconds(5);  // with a caller that has not authenticated
-constexpr auto kCallAgainAfter = std::chrono::milliseconds(300);
-constexpr auto kGlance = std::chrono::milliseconds(100);  // how often a stop request is checked
-constexpr auto kSayEvery = std::chrono::seconds(10);      // reports who is missing
-constexpr auto kTellDeadline = std::chrono::seconds(30);  // for all machines to receive the addresses
+constexpr auto kTellDeadline = std::chrono::seconds(30);   // for all machines to receive the addresses
+constexpr auto kGiveUpDeadline = std::chrono::seconds(1);  // for all machines to receive that the host gave up
 constexpr int kRanksMax = 65536;
 
-std::string here(const tcp::socket& socket) { return socket.local_endpoint().address().to_string(); }
 std::string there(const tcp::socket& socket) { return socket.remote_endpoint().address().to_string(); }
-
-std::vector<int> first_ranks(int count) {
-  std::vector<int> numbers(static_cast<size_t>(count));
-  for (int i = 0; i < count; ++i) numbers[static_cast<size_t>(i)] = i;
-  return numbers;
-}
 
 // A machine that has joined, as the host sees it.
 struct JoinedNode {
   NodeSpec spec;
-  std::string host;  // as others reach it; empty: the host itself
+  std::string host;    // as others reach it; empty: the host itself
+  std::string caller;  // the same in all visits of one process
   std::vector<uint16_t> ports;
   std::optional<AsyncStream> stream;  // none: this is the host itself
 
@@ -67,20 +65,6 @@ struct JoinedNode {
     return spec.numbered() ? fmt::format("the machine of rank {}", spec.first()) : fmt::format("machine {}", spec.node);
   }
 };
-
-Json introduction_of(const NodeSpec& spec, const RendezvousOptions& options, const std::vector<NetSetup>& setups) {
-  std::vector<uint16_t> ports;
-  for (const NetSetup& setup : setups) ports.push_back(setup.addresses[0].outside_port);
-  return {{"version", base::version()},
-          {"config_fingerprint", options.config_fingerprint},
-          {"node", spec.node},
-          {"nodes", spec.nodes},
-          {"count", spec.count},
-          {"ranks", spec.ranks},
-          {"size", spec.size},
-          {"address", options.address},
-          {"ports", ports}};
-}
 
 std::string refusal(const std::string& why) { return base::compact(Json{{"refused", why}}); }
 
@@ -100,35 +84,6 @@ std::vector<std::vector<int>> number_ranks(const std::vector<const JoinedNode*>&
   return ranks;
 }
 
-// Runs the event loop until `done`, the deadline, or a stop request.
-class Waiting {
- public:
-  Waiting(asio::io_context& io, const RendezvousOptions& options) : io_(io), options_(options) {}
-
-  template <typename Done, typename For>
-  bool until(Done done, Nanoseconds deadline, For for_whom) {
-    const Nanoseconds end = clock_.now() + deadline;
-    Nanoseconds said = clock_.now();
-    while (!done()) {
-      const Nanoseconds now = clock_.now();
-      if (options_.stop && options_.stop->requested()) base::fail_input("stopped while waiting for {}", for_whom());
-      if (now >= end) return false;
-      if (now - said > kSayEvery) {
-        said = now;
-        if (options_.tell) options_.tell(fmt::format("waiting for {} ({:.0f} s more)", for_whom(), base::seconds(end - now)));
-      }
-      io_.restart();
-      io_.run_one_for(std::min<Nanoseconds>(kGlance, end - now));
-    }
-    return true;
-  }
-
- private:
-  asio::io_context& io_;
-  const RendezvousOptions& options_;
-  base::RealClock clock_;
-};
-
 // The first machine.
 class Host {
  public:
@@ -142,16 +97,19 @@ class Host {
     for (const NetSetup& setup : setups) self.ports.push_back(setup.addresses[0].outside_port);
     UnauthenticatedPeers unauthenticated(
         io_, listener.fd, &tls_, kPatience, [this](AsyncStream& caller) { return welcome(caller); },
-        [this](const std::string& from) {
-          if (refused_.insert(from).second) tell_user(fmt::format("a caller at {} was refused: it does not have this run's key", from));
-        });
+        [this](const std::string& from) { tell_user(fmt::format("a caller at {} was refused: it does not have this run's key", from)); });
     Waiting waiting(io_, options_);
-    const bool all =
-        waiting.until([this] { return missing().empty(); }, options_.deadline, [this] { return fmt::format("{}", missing()); });
-    if (!all) {
-      Error error(Error::Kind::lost_peer, fmt::format("{} did not come to {}:{} within {:.0f} s", missing(), options_.endpoint.host,
-                                                      listener.port, base::seconds(options_.deadline)));
-      throw error;
+    try {
+      const auto all_here = [this] {
+        forget_gone();
+        return missing().empty();
+      };
+      if (!waiting.until(all_here, options_.deadline, [this] { return missing(); }))
+        throw Error(Error::Kind::lost_peer, fmt::format("{} did not come to {}:{} within {:.0f} s", missing(), options_.endpoint.host,
+                                                        listener.port, base::seconds(options_.deadline)));
+    } catch (const Error& error) {
+      give_up(error);
+      throw;
     }
     unauthenticated.close();
     tell_all(waiting);
@@ -160,28 +118,34 @@ class Host {
   }
 
  private:
-  // Listens at the endpoint if that is an address of this machine; else (it is behind another name) at all addresses.
-  std::pair<Listener, std::string> listen() {
-    asio::error_code error;
-    tcp::resolver resolver(io_);
-    const auto found = resolver.resolve(options_.endpoint.host, std::to_string(options_.endpoint.port), error);
-    if (error) base::fail_input("{}: {}; --rendezvous names an address of the first machine", options_.endpoint.host, error.message());
-    for (const auto& entry : found) {
-      const std::string address = entry.endpoint().address().to_string();
-      if (is_ours(entry.endpoint().address())) return {listen_at(address, options_.endpoint.port), address};
-    }
-    const bool six = found.begin()->endpoint().address().is_v6();
-    const std::string all = six ? "::" : "0.0.0.0";
-    return {listen_at(all, options_.endpoint.port), all};
+  // Listens at the endpoint if that is an address of this machine; else (it is behind another name) at the address that leads there.
+  std::pair<Listener, std::string> listen() const {
+    const std::string address = address_to_listen(options_.endpoint.host, options_.endpoint.port);
+    return {listen_at(address, options_.endpoint.port), address};
   }
 
-  bool is_ours(const asio::ip::address& address) {
-    asio::error_code error;
-    const tcp::endpoint any(address, 0);
-    tcp::socket socket(io_);
-    socket.open(any.protocol(), error);
-    if (!error) socket.bind(any, error);
-    return !error;
+  // A machine that hung up may come again.
+  void forget_gone() {
+    for (auto one = joined_.begin(); one != joined_.end();) {
+      const bool gone = has_gone(one->second);
+      if (gone) tell_user(fmt::format("{} is gone again: its connection was closed", one->second.name()));
+      one = gone ? joined_.erase(one) : std::next(one);
+    }
+  }
+
+  // Tells all that wait here why they need not wait any longer. Those that do not hear it in time notice the closed connection.
+  void give_up(const Error& why) {
+    const std::string answer = base::compact(Json{{"gave_up", why.sentence()}, {"stopped", why.kind() == Error::Kind::cancelled}});
+    for (auto& [_, joined] : joined_) {
+      if (!joined.stream) continue;
+      ++untold_;
+      asio::co_spawn(io_, joined.stream->write_text(answer), [this](const std::exception_ptr&) { --untold_; });
+    }
+    const base::RealClock clock;
+    while (untold_ > 0 && clock.now() < kGiveUpDeadline) {
+      io_.restart();
+      io_.run_one_for(kGlance);
+    }
   }
 
   // The missing machines or ranks, as text.
@@ -233,6 +197,7 @@ class Host {
                      .ranks = said.at("ranks"),
                      .size = said.at("size")};
       joined.ports = said.at("ports").get<std::vector<uint16_t>>();
+      joined.caller = said.value("caller", "");
       const std::string version = said.at("version"), config_fingerprint = said.at("config_fingerprint");
       said.at("address").get<std::string>();
       if (version != base::version()) return fmt::format("it runs Cairn {}, the first machine {}", version, base::version());
@@ -254,7 +219,7 @@ class Host {
         if (rank < 0 || rank >= own_.size) return fmt::format("it has a rank {} of {}", rank, own_.size);
         for (auto& [_, other] : joined_) {
           const auto& taken = other.spec.ranks;
-          if (std::find(taken.begin(), taken.end(), rank) != taken.end() && !has_gone(other))
+          if (std::find(taken.begin(), taken.end(), rank) != taken.end() && !may_replace(joined, other))
             return fmt::format("rank {} is there already", rank);
         }
       }
@@ -264,16 +229,23 @@ class Host {
       return fmt::format("--nnodes = {}: the first machine was started with --nnodes = {}", spec.nodes, own_.nodes);
     if (spec.node < 1 || spec.node >= own_.nodes) return fmt::format("it is machine {} (--node-rank) of {}", spec.node, own_.nodes);
     const auto same = joined_.find(spec.node);
-    if (same != joined_.end() && !has_gone(same->second)) return fmt::format("there is a machine {} (--node-rank) already", spec.node);
+    if (same != joined_.end() && !may_replace(joined, same->second))
+      return fmt::format("there is a machine {} (--node-rank) already", spec.node);
     return "";
   }
 
-  // Whether the connection of a machine has closed: it was restarted and may join again.
+  // Whether this is a visit of the same process, or of one that was restarted.
+  static bool may_replace(const JoinedNode& joined, JoinedNode& earlier) {
+    return (!joined.caller.empty() && joined.caller == earlier.caller) || has_gone(earlier);
+  }
+
+  // Whether the connection of a machine has closed.
   static bool has_gone(JoinedNode& joined) {
     if (!joined.stream) return false;
     char byte = 0;
     const int fd = joined.stream->socket().native_handle();
-    return ::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+    const ssize_t got = ::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    return got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
   }
 
   std::vector<const JoinedNode*> in_order() const {
@@ -337,109 +309,11 @@ class Host {
   const RendezvousOptions& options_;
   asio::io_context io_;
   std::map<int, JoinedNode> joined_;
-  std::set<std::string> refused_;  // addresses
   std::vector<RankAddress> addresses_;
   std::vector<int> own_ranks_;
   Key key_{};
   int untold_ = 0;
   std::string failure_;
-};
-
-// Every other machine.
-class Caller {
- public:
-  Caller(const NodeSpec& own, const Tls& tls, const RendezvousOptions& options)
-      : own_(own), tls_(tls), options_(options), io_(1), stream_(io_) {}
-
-  std::vector<NetSetup> run() {
-    const std::string place = fmt::format("{}:{}", options_.endpoint.host, options_.endpoint.port);
-    asio::co_spawn(io_, visit(), asio::detached);
-    Waiting waiting(io_, options_);
-    const auto for_whom = [&] {
-      return called_ ? fmt::format("the other machines, at {}", place) : fmt::format("the first machine, at {}", place);
-    };
-    const bool told = waiting.until([this] { return over_; }, options_.deadline, for_whom);
-    if (!told) {
-      throw Error(Error::Kind::lost_peer, fmt::format("{} within {:.0f} s{}",
-                                                      called_ ? fmt::format("{}: the other machines did not come", place)
-                                                              : fmt::format("nobody answered at {}", place),
-                                                      base::seconds(options_.deadline), why_.empty() ? "" : " (" + why_ + ")"));
-    }
-    if (refused_) base::fail_input("{}: refused by the first machine: {}", place, why_);
-    if (!why_.empty()) throw Error(Error::Kind::lost_peer, fmt::format("{}: {}", place, why_));
-    return std::move(setups_);
-  }
-
- private:
-  asio::awaitable<void> visit() {
-    while (!co_await call()) {
-      asio::steady_timer pause(io_, kCallAgainAfter);
-      co_await pause.async_wait(asio::use_awaitable);
-    }
-    std::string text;
-    try {
-      co_await stream_.begin(&tls_, Tls::Side::client);
-      setups_ = make_machine_setups(first_ranks(own_.count), here(stream_.socket()));
-      const std::string introduction = base::compact(introduction_of(own_, options_, setups_));
-      co_await stream_.write_text(introduction);
-      called_ = true;
-      text = co_await stream_.read_text(kTextBytesMax);
-      understand(base::parse_json(text));
-      if (!refused_) co_await stream_.write_value(uint8_t{1});
-    } catch (const std::exception& error) {
-      refused_ = !called_ && std::string_view(error.what()) != kConnectionClosed;
-      why_ = called_    ? fmt::format("the first machine gave up: {}", error.what())
-             : refused_ ? "it does not have our key: all machines need the same key file (or certificates of the same authority)"
-                        : error.what();
-    }
-    over_ = true;
-  }
-
-  asio::awaitable<bool> call() {
-    try {
-      stream_ = AsyncStream(io_);
-      co_await stream_.connect(options_.endpoint.host, options_.endpoint.port);
-      why_.clear();
-      co_return true;
-    } catch (const std::exception& error) {
-      why_ = error.what();
-    }
-    co_return false;
-  }
-
-  void understand(const Json& said) {
-    try {
-      if (said.contains("refused")) {
-        refused_ = true;
-        why_ = said["refused"].get<std::string>();
-        return;
-      }
-      std::vector<RankAddress> addresses;
-      for (const Json& one : said.at("seats")) {
-        RankAddress rank_address{.machine = one.at("machine"), .port = 0, .host = one.at("host"), .outside_port = one.at("port")};
-        if (rank_address.host.empty()) rank_address.host = there(stream_.socket());  // the first machine, as this one reaches it
-        addresses.push_back(std::move(rank_address));
-      }
-      const std::vector<int> ranks = said.at("ranks");
-      const auto key = said.at("key").get<Key>();
-      for (size_t i = 0; i < setups_.size(); ++i) {
-        setups_[i].rank = ranks.at(i);
-        addresses.at(static_cast<size_t>(ranks[i])).port = setups_[i].addresses[0].port;
-      }
-      set_addresses(setups_, addresses, key);
-    } catch (const std::logic_error&) {
-      why_ = "the first machine does not speak this protocol";
-    }
-  }
-
-  const NodeSpec& own_;
-  const Tls& tls_;
-  const RendezvousOptions& options_;
-  asio::io_context io_;
-  AsyncStream stream_;
-  std::vector<NetSetup> setups_;
-  bool called_ = false, over_ = false, refused_ = false;
-  std::string why_;
 };
 
 }  // namespace
@@ -457,7 +331,7 @@ RendezvousEndpoint parse_rendezvous_endpoint(std::string_view text) {
 }
 
 std::vector<NetSetup> rendezvous_nodes(const NodeSpec& own, const Tls& tls, const RendezvousOptions& options) {
-  return own.is_host() ? Host(own, tls, options).run() : Caller(own, tls, options).run();
+  return own.is_host() ? Host(own, tls, options).run() : visit_rendezvous(own, tls, options);
 }
 
 }  // namespace cairn::comm

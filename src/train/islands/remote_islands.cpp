@@ -20,6 +20,7 @@
 #include "base/stop.h"
 #include "comm/bridge/bridge.h"
 #include "comm/group.h"
+#include "comm/net/listen.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
 #include "sync/needs.h"
@@ -64,12 +65,12 @@ class JobParameterGather final : public sync::FullParameterGather {
   std::map<size_t, mesh::Interval> elements_;  // for each parameter: the elements that this rank keeps
 };
 
-// Island 0 listens at island.meet; other islands use any free port.
+// Island 0 listens at island.meet, where that is an address of its machine; other islands use any free port of the address from which they
+// reach island.meet.
 comm::RendezvousEndpoint listening_endpoint(const RemoteIslandOptions& options) {
   if (!options.listen.empty()) return comm::parse_rendezvous_endpoint(options.listen);
   const comm::RendezvousEndpoint meet = comm::parse_rendezvous_endpoint(options.meet);
-  const bool near = meet.host == "localhost" || meet.host.starts_with("127.") || meet.host == "::1";
-  return {near ? (meet.host == "::1" ? "::1" : "127.0.0.1") : "0.0.0.0", options.number == 0 ? meet.port : uint16_t{0}};
+  return {comm::address_to_listen(meet.host, meet.port), options.number == 0 ? meet.port : uint16_t{0}};
 }
 
 // The settings that must be the same on all islands, one line for each key.
@@ -97,7 +98,8 @@ base::Schema<RemoteIslandOptions> remote_island_schema() {
             "The number of islands that wait for each other before the first step; others may join later. 0: all.", base::at_least(0)},
            {"meet", &O::meet, "HOST:PORT where islands find each other: the address of island 0, or of any island that is running."},
            {"listen", &O::listen,
-            "ADDRESS:PORT where this island listens. Empty: the port of `meet` for island 0, any free port for others."}}};
+            "ADDRESS:PORT where this island listens. Empty: the address from which it reaches `meet`, at the port of `meet` for island 0 "
+            "and any free port for others. 0.0.0.0 means all addresses."}}};
 }
 
 void check_remote_island(const Settings& settings) {

@@ -1,4 +1,11 @@
 // One run on several machines, and under others' launchers: here as processes of one machine that know nothing of each other.
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <signal.h>
+#include <sstream>
 #include <thread>
 #include <unistd.h>
 
@@ -7,6 +14,7 @@
 
 #include "comm/net/listen.h"
 #include "program.h"
+#include "running.h"
 
 namespace cairn::cli {
 namespace {
@@ -99,6 +107,50 @@ TEST(Machines, WhatIsMissingOnTheCommandLineIsSaid) {
   EXPECT_THAT(said({"--nnodes", "2", "--node-rank", "2", "--rendezvous", "127.0.0.1:1"}), HasSubstr("the last one is 1"));
   EXPECT_THAT(said({"--transport", "mpi", "--nproc", "2"}), HasSubstr("mpirun -n 2"));
   EXPECT_THAT(said({"--transport", "nccl"}), HasSubstr("add --device cuda"));
+}
+
+// The addresses, in hexadecimal as the kernel shows them, at which processes of this folder listen or receive datagrams.
+std::set<std::string> bound_addresses(const std::string& folder) {
+  std::set<std::string> inodes, addresses;
+  for (const auto& process : std::filesystem::directory_iterator("/proc")) {
+    std::ifstream file(process.path() / "environ", std::ios::binary);
+    const std::string text((std::istreambuf_iterator<char>(file)), {});
+    std::error_code gone;
+    if (text.find("CAIRN_CACHE=" + folder) == std::string::npos) continue;
+    for (const auto& one : std::filesystem::directory_iterator(process.path() / "fd", gone)) {
+      const std::string target = std::filesystem::read_symlink(one.path(), gone).string();
+      if (target.starts_with("socket:[")) inodes.insert(target.substr(8, target.size() - 9));
+    }
+  }
+  for (const std::string table : {"tcp", "tcp6", "udp", "udp6"}) {
+    std::ifstream file("/proc/net/" + table);
+    for (std::string line; std::getline(file, line);) {
+      std::istringstream words(line);
+      Words word{std::istream_iterator<std::string>(words), {}};
+      const bool waits = word.size() > 9 && (table.starts_with("udp") || word[3] == "0A");  // 0A: listens
+      if (waits && inodes.contains(word[9])) addresses.insert(word[1].substr(0, word[1].find(':')));
+    }
+  }
+  return addresses;
+}
+
+// 127.0.0.2 stands for the address of a network: nothing may listen elsewhere, and above all not at 0.0.0.0.
+TEST(Machines, ListenAtTheNamedAddressAndLoopbackOnly) {
+  const harness::ScratchFolder scratch;
+  ASSERT_EQ(cairn(scratch, {"key", "run.key"}).code, 0);
+  const std::string place = "127.0.0.2" + free_place().substr(9);
+  const Words common = tiny({"train", "--set", "train.steps=100000", "--nnodes", "2", "--rendezvous", place, "--key", "run.key"});
+  Running first(scratch, with(common, {"--node-rank", "0", "--out", "two"}));
+  std::set<std::string> seen;
+  const auto look = [&] { seen.merge(bound_addresses(scratch.path().string())); };
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (!seen.contains("0200007F") && std::chrono::steady_clock::now() < deadline) look();  // the first machine waits
+  Running second(scratch, with(common, {"--node-rank", "1"}));
+  while (!std::filesystem::exists(scratch / "two" / "metrics.jsonl") && std::chrono::steady_clock::now() < deadline) look();
+  look();
+  EXPECT_THAT(seen, testing::ElementsAre("0100007F", "0200007F")) << scratch.text_of("background.txt");
+  EXPECT_EQ(first.end(SIGTERM), 0);
+  EXPECT_EQ(second.wait(), 0);
 }
 
 // As torchrun does it: one process for each rank, which knows its place from its environment.

@@ -1,6 +1,7 @@
 #include "cli/signals.h"
 
 #include <csignal>
+#include <string_view>
 #include <unistd.h>
 
 namespace cairn::cli {
@@ -11,6 +12,12 @@ base::Stop stop_request;  // a signal handler can reach nothing else
 void handle(int signal) {
   if (signal == SIGINT && stop_request.requested()) _exit(130);
   stop_request.request(signal);
+}
+
+void end_now(int) {
+  constexpr std::string_view kSaid = "stopped before the run began\n";
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kSaid.data(), kSaid.size());
+  _exit(0);
 }
 
 void install(void (*handler)(int)) {
@@ -33,5 +40,8 @@ Signals::Signals() {
 }
 Signals::~Signals() { install(SIG_DFL); }
 const base::Stop& Signals::stop() const { return stop_request; }
+
+SignalsBeforeRun::SignalsBeforeRun() { install(end_now); }
+SignalsBeforeRun::~SignalsBeforeRun() { install(SIG_DFL); }
 
 }  // namespace cairn::cli

@@ -5,14 +5,16 @@
 //   watch    Poll the ranks' pidfds, for at most kGlance at a time:
 //              a stop was requested   send SIGTERM to all ranks once; kill them after `grace`
 //              a rank failed          kill the other ranks after `failure_grace`, and at once a rank that stands still: it cannot end by
-//                                     itself
+//                                     itself. A run that has just begun has nothing to finish: its grace is the time that it has run, but
+//                                     at least kYoungGrace
 //              killed before joining  kill the other ranks after kUnjoinedGrace: they wait for its connection and cannot notice
 //              with several islands   a rank that was killed, or ended with code 4, costs its own island only: the rest of that island is
 //                                     killed after `failure_grace`, and the other islands go on
 //   still    A rank stands still if its heartbeat counter stops (comm/net/liveness.h) and its process neither computes nor touches a new
 //            page, both for 1.8 s. A rank in a long kernel still beats; one in page faults or in a slow exit still works.
 //   result   The code of the first failure. Code 4 means that a rank lost another one. This is a consequence, so a later failure with
-//            another code replaces it: that is the cause.
+//            another code replaces it: that is the cause. After a requested stop, a rank that ended well may be what others lost: if no
+//            rank failed in another way, the stop was clean.
 #include "train/agent.h"
 
 #include <algorithm>
@@ -52,6 +54,7 @@ using Nanoseconds = std::chrono::nanoseconds;
 
 constexpr auto kGlance = std::chrono::milliseconds(100);         // how often the agent checks for a requested stop
 constexpr auto kUnjoinedGrace = std::chrono::milliseconds(500);  // from the death of a rank that never connected until the rest are killed
+constexpr auto kYoungGrace = std::chrono::milliseconds(1500);    // the same, of one that was killed soon after the start
 
 // Owns a file descriptor.
 class File {
@@ -221,16 +224,16 @@ class Agent {
 
   int watch() {
     std::optional<Nanoseconds> kill_at;  // when all ranks are killed
-    bool passed_on = false;
+    started_at_ = clock_.now();
     while (running() > 0) {
       watch_.look(ranks_, clock_.now());
-      if (stop_.requested() && !std::exchange(passed_on, true)) {
+      if (stop_.requested() && !std::exchange(passed_on_, true)) {
         pass_on(stop_.signal());
         kill_at = sooner(kill_at, clock_.now() + options_.grace);
       }
       if (reap(WNOHANG)) {
         if (died_unjoined_) kill_at = sooner(kill_at, clock_.now() + std::min<Nanoseconds>(kUnjoinedGrace, options_.failure_grace));
-        if (first_failure_ && !others_go_on()) kill_at = sooner(kill_at, clock_.now() + options_.failure_grace);
+        if (first_failure_ && !others_go_on()) kill_at = sooner(kill_at, clock_.now() + failure_grace());
         continue;
       }
       end_lost_islands();
@@ -247,6 +250,11 @@ class Agent {
 
  private:
   int island_of(size_t i) const { return options_.setups[i].rank / std::max(1, options_.setups[i].size / options_.islands); }
+  // From a failure until the other ranks are killed.
+  Nanoseconds failure_grace() const {
+    if (passed_on_) return options_.failure_grace;
+    return std::min(options_.failure_grace, std::max<Nanoseconds>(kYoungGrace, clock_.now() - started_at_));
+  }
   static bool well(const Rank& rank) { return rank.status && WIFEXITED(*rank.status) && WEXITSTATUS(*rank.status) == 0; }
   // Whether the failure concerns one island only: a rank was killed or lost another one. Other failures, such as wrong input, end all.
   // An island that was never connected to the others cannot be left behind: they wait for it.
@@ -256,7 +264,7 @@ class Agent {
     if (options_.islands <= 1) return;
     for (size_t i = 0; i < ranks_.size(); ++i) {
       if (!ranks_[i].status || well(ranks_[i])) continue;
-      auto [at, first] = lost_islands_.try_emplace(island_of(i), clock_.now() + options_.failure_grace);
+      auto [at, first] = lost_islands_.try_emplace(island_of(i), clock_.now() + failure_grace());
       if (first) log_.warn("island {} is lost; the others go on", island_of(i));
       if (clock_.now() < at->second) continue;
       for (size_t j = 0; j < ranks_.size(); ++j)
@@ -340,6 +348,7 @@ class Agent {
     }
     for (const auto& [island, whole] : came_to_its_end)
       if (whole && others_go_on()) return 0;
+    if (passed_on_ && consequence_ && std::any_of(ranks_.begin(), ranks_.end(), well)) return 0;
     return first_failure_.value_or(0);
   }
   static Nanoseconds sooner(std::optional<Nanoseconds> a, Nanoseconds b) { return a ? std::min(*a, b) : b; }
@@ -352,7 +361,9 @@ class Agent {
   RankWatch watch_;
   std::map<int, Nanoseconds> lost_islands_;  // island, and when its remaining ranks are killed
   std::optional<int> first_failure_;
-  bool consequence_ = false;
+  bool consequence_ = false;  // it is that a rank lost another one
+  Nanoseconds started_at_{};
+  bool passed_on_ = false;      // a requested stop
   bool died_unjoined_ = false;  // a rank was killed before it had connected to the others
 };
 

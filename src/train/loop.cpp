@@ -1,6 +1,7 @@
 // The training loop.
 #include <utility>
 
+#include "base/error.h"
 #include "base/files/disk.h"
 #include "base/log.h"
 #include "base/stop.h"
@@ -48,10 +49,16 @@ bool roll_back(comm::World& world, Job& job, const Rewind& rewind, RunRecorder& 
   return true;
 }
 
-// Building may wait for data and for other islands: a stop ends that too.
-Start with_stop(Start start, const base::Stop& stop) {
+// Building may wait for data, ranks and other islands: a stop ends that too.
+std::unique_ptr<Job> build_unless_stopped(comm::World& world, base::Recipe recipe, Start start, const data::Subset& subset,
+                                          const base::Stop& stop) {
   start.stop = &stop;
-  return start;
+  try {
+    return build(world, std::move(recipe), start, subset);
+  } catch (const Error& error) {
+    if (error.kind() == Error::Kind::cancelled || !is_stop_before_first_step(error, stop)) throw;
+    throw Error(Error::Kind::cancelled, error.sentence()).with(kBeforeFirstStep);
+  }
 }
 
 // What is saved comes from good steps: the numbers of all steps so far are judged first (a GPU's arrive later), and then the parameters.
@@ -71,8 +78,15 @@ bool stop_together(comm::World& world, sync::Sync& sync, bool wanted, bool& requ
 
 }  // namespace
 
+bool is_stop_before_first_step(const Error& error, const base::Stop& stop) {
+  if (error.kind() == Error::Kind::cancelled) return true;
+  const bool said_so = error.sentence().find(kBeforeFirstStep) != std::string::npos;  // the words of the rank that left
+  if (error.kind() == Error::Kind::lost_peer) return stop.requested() || said_so;
+  return stop.requested() && error.sentence().starts_with("stopped");
+}
+
 Result run(comm::World& world, base::Recipe recipe, const Start& start, const data::Subset& subset, const base::Stop& stop) {
-  const std::unique_ptr<Job> job = build(world, std::move(recipe), with_stop(start, stop), subset);  // model, data, optimizer, sync
+  const std::unique_ptr<Job> job = build_unless_stopped(world, std::move(recipe), start, subset, stop);  // model, data, optimizer, sync
   const std::unique_ptr<snapshot::RunLock> island_lock = hold_island_directory(*job, start);
   SnapshotWriter snapshots(*job, world.log(), world.wall(), base::real_disk());
   RunRecorder recorder(world, *job, start);  // metrics, progress, report

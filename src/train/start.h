@@ -8,6 +8,10 @@
 #include "base/log.h"
 #include "train/islands/remote_islands.h"
 
+namespace cairn {
+class Error;
+}
+
 namespace cairn::base {
 class Stop;
 class Terminal;
@@ -35,8 +39,10 @@ struct Start {
   RemoteIslandStart remote = {};                                   // used where each island is a separate world
 };
 
-// The context of an error of kind cancelled: a stop was requested while the data was prepared, so that there is nothing to save.
+// The context of an error of kind cancelled: a stop was requested before the first step, so that there is nothing to save.
 inline constexpr const char* kBeforeFirstStep = "before the first step";
+// Whether an error before the first step is only a consequence of a stop: requested here, or on a rank that said so when it left.
+bool is_stop_before_first_step(const Error& error, const base::Stop& stop);
 
 // The result of a run.
 struct Result {

@@ -1,5 +1,9 @@
 // Runs that are killed or asked to stop, and what is left to continue from.
+#include <chrono>
+#include <filesystem>
+#include <functional>
 #include <signal.h>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -64,6 +68,46 @@ pid_t process_of_rank(const std::string& rank, const std::string& folder) {
       return std::stoi(entry.path().filename().string());
   }
   return -1;
+}
+
+// Waits for what a starting run does; false after a minute.
+template <typename Happened>
+bool comes(Happened happened) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (!happened()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+// A stop before the first step has nothing to save. The moments are those that a test can see from outside.
+TEST(EarlyStop, IsCleanAtAnyTimeOfTheStart) {
+  const harness::ScratchFolder scratch;
+  const std::string folder = scratch.path().string();
+  const auto begun = [&](const char* word) { return scratch.text_of("background.txt").find(word) != std::string::npos; };
+  const std::vector<std::function<bool()>> moments{
+      [&] { return std::filesystem::exists(scratch / "run0"); },  // the run directory was just made
+      [&] { return begun("training "); },                         // the agent starts its ranks
+      [&] { return process_of_rank("1", folder) > 0; },           // a rank is there, and cannot handle signals yet
+      [&] { return std::filesystem::exists(scratch / "run3" / "recipe.toml"); }};
+  for (size_t i = 0; i < moments.size(); ++i) {
+    std::filesystem::remove(scratch / "background.txt");
+    Running running(scratch, tiny({"train", "--out", "run" + std::to_string(i), "--nproc", "2", "--set", "train.steps=100000"}));
+    ASSERT_TRUE(comes(moments[i])) << i << scratch.text_of("background.txt");
+    EXPECT_EQ(running.end(SIGTERM), 0) << "moment " << i << ":\n" << scratch.text_of("background.txt");
+  }
+}
+
+TEST(LostRank, KilledAtTheStartEndsTheRunSoon) {
+  const harness::ScratchFolder scratch;
+  Running running(scratch, tiny({"train", "--out", "run", "--nproc", "2", "--set", "train.steps=100000"}));
+  pid_t victim = -1;
+  ASSERT_TRUE(comes([&] { return (victim = process_of_rank("1", scratch.path().string())) > 0; }));
+  const auto killed = std::chrono::steady_clock::now();
+  kill(victim, SIGKILL);
+  EXPECT_EQ(running.wait(), 4) << scratch.text_of("background.txt");
+  EXPECT_LT(std::chrono::steady_clock::now() - killed, std::chrono::seconds(9)) << "(3 s on a machine that is not busy)";
 }
 
 TEST(LostRank, EndsTheRunWithFourAndNamesTheRank) {

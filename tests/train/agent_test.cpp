@@ -103,6 +103,14 @@ TEST(AgentRank, DISABLED_WaitsForAStoppedRank) {
   end_with(99);
 }
 
+// Rank 1 is killed soon after the start; rank 0 computes and does not notice.
+TEST(AgentRank, DISABLED_ComputesWhileOneIsKilled) {
+  comm::World world = joined();
+  world.everyone().barrier("the start").wait();
+  if (world.rank() == 1) ::kill(::getpid(), SIGKILL);
+  while (true) std::this_thread::yield();
+}
+
 // Reports that it is ready, receives SIGTERM, and only then installs its handler.
 TEST(AgentRank, DISABLED_HandlesAStopLate) {
   std::ofstream(std::string(std::getenv("READY")) + "0") << "ready";
@@ -232,6 +240,23 @@ TEST(Agent, ARankKilledBeforeItJoinedEndsTheRunSoon) {
   EXPECT_LT(seconds_of([&] { ended = run_to_end(options); }), 20);
   EXPECT_EQ(ended.code, 4);
   EXPECT_THAT(ended.log, HasSubstr("rank 0 was killed by signal 9"));
+}
+
+TEST(Agent, ARankKilledSoonAfterTheStartEndsTheRunSoon) {
+  AgentOptions options = self(2, "ComputesWhileOneIsKilled");
+  options.failure_grace = 60s;
+  Ended ended;
+  EXPECT_LT(seconds_of([&] { ended = run_to_end(options); }), 20);
+  EXPECT_EQ(ended.code, 4);
+  EXPECT_THAT(ended.log, HasSubstr("rank 1 was killed by signal 9"));
+  EXPECT_THAT(ended.log, HasSubstr("rank 0 was killed by signal 9"));  // by the agent
+}
+
+TEST(Agent, AfterAStopARankMayHaveLostOneThatEndedWell) {
+  const std::string waits = "echo > $READY$CAIRN_RANK; while true; do sleep 0.02; done";
+  EXPECT_EQ(run_and_stop(shell(2, "trap 'exit $((CAIRN_RANK * 4))' TERM; " + waits)).code, 0);
+  EXPECT_EQ(run_and_stop(shell(2, "trap 'exit 4' TERM; " + waits)).code, 4);                                      // nobody ended well
+  EXPECT_EQ(run_and_stop(shell(2, "trap 'test $CAIRN_RANK = 0 || kill -9 $$; exit 0' TERM; " + waits)).code, 4);  // one was killed
 }
 
 TEST(Agent, AnIslandKilledBeforeItJoinedEndsAllIslands) {

@@ -233,14 +233,22 @@ int run_process(const TrainArguments& a, train::Start start, int ranks_here,
                 const std::optional<RunDirectory>& chosen) {
   const Signals signals;
   auto terminal = std::make_shared<base::Terminal>();
-  std::unique_ptr<comm::Transport> transport = connect(signals.stop());
+  std::unique_ptr<comm::Transport> transport;
+  try {
+    transport = connect(signals.stop());
+  } catch (const Error& error) {
+    if (!train::is_stop_before_first_step(error, signals.stop())) throw;
+    if (variable("CAIRN_LOCAL_RANK").value_or("0") == "0") terminal->line(error.what());
+    return 0;
+  }
   if (a.transport == "nccl") transport = comm::make_nccl_transport(std::move(transport), 0);
   const int rank = transport->rank(), size = transport->size();
   comm::WorldOptions options;
   options.log = base::Log({.rank = rank, .terminal = terminal, .file = {}});
   comm::World world(std::move(transport), std::move(options));
   std::unique_ptr<snapshot::RunLock> lock;  // an agent holds it for its ranks
-  return report_failure_to_peers(world, [&] {
+  bool begun = false;
+  const auto run = [&] {
     const RunDecision decision = broadcast_decision(world, [&] {
       if (chosen) return decide(a, *chosen);
       ClaimedRun claimed = claim_run_directory(request_of(a));
@@ -264,15 +272,21 @@ int run_process(const TrainArguments& a, train::Start start, int ranks_here,
     if (a.device == "cuda" || !chosen || size > ranks_here)
       check_memory(a, train::dry_run(recipe, start, size, shared_memory(a, ranks_here)));
     if (is_remote_island(recipe)) start.remote = remote_islands_of(a);
-    try {
-      const train::Result result = train::run(world, std::move(recipe), start, {}, signals.stop());
-      if (rank == 0) print_run_summary(result, decision.run, *terminal);
-    } catch (const Error& error) {
-      if (std::count(error.context().begin(), error.context().end(), train::kBeforeFirstStep) == 0) throw;
-      world.fail(error);
-      if (rank == 0) terminal->line(error.what());
-    }
+    begun = true;
+    const train::Result result = train::run(world, std::move(recipe), start, {}, signals.stop());
+    if (rank == 0) print_run_summary(result, decision.run, *terminal);
     return 0;
+  };
+  return report_failure_to_peers(world, [&] {
+    try {
+      return run();
+    } catch (const Error& error) {
+      const bool marked = std::count(error.context().begin(), error.context().end(), train::kBeforeFirstStep) > 0;
+      if (!marked && (begun || !train::is_stop_before_first_step(error, signals.stop()))) throw;
+      world.fail(marked ? error : Error(error).with(train::kBeforeFirstStep));
+      if (rank == 0) terminal->line(error.what());
+      return 0;
+    }
   });
 }
 
@@ -319,7 +333,7 @@ int run_agent(const TrainArguments& a, const NodePlace& place, const ClaimedRun*
   try {
     options.setups = meet_and_set_up(a, place, fingerprint(a), signals.stop(), *terminal);
   } catch (const Error& error) {
-    if (!signals.stop().requested()) throw;
+    if (!signals.stop().requested() && error.kind() != Error::Kind::cancelled) throw;
     terminal->line(error.what());
     return 0;
   }
@@ -349,7 +363,9 @@ int run_agent_rank(const TrainArguments& a, train::Start start, int setup_fd) {
   const auto here = static_cast<int>(setup.neighbours().size());
   start.threads = std::max(1, processors() / std::max(1, here));
   assign_gpu(a, std::stoi(*variable("CAIRN_LOCAL_RANK")), here);
-  const auto connect = [&](const base::Stop&) { return comm::make_net_transport(std::move(setup), {.links = links_among(a, setup.size)}); };
+  const auto connect = [&](const base::Stop& stop) {
+    return comm::make_net_transport(std::move(setup), {.links = links_among(a, setup.size), .stop = &stop});
+  };
   return run_process(a, start, here, connect, run);
 }
 
@@ -368,7 +384,8 @@ int run_launched_rank(const TrainArguments& a, train::Start start, const Launch&
   start.threads = threads_per_rank(launch.local_size);
   const auto connect = [&](const base::Stop& stop) {
     base::Terminal terminal;
-    return comm::make_net_transport(join_launched(a, launch, fingerprint(a), stop, terminal), {.links = links_among(a, launch.size)});
+    return comm::make_net_transport(join_launched(a, launch, fingerprint(a), stop, terminal),
+                                    {.links = links_among(a, launch.size), .stop = &stop});
   };
   return run_process(a, start, launch.local_size, connect, std::nullopt);
 }
@@ -456,6 +473,7 @@ int train_command(const TrainArguments& given, const std::vector<std::string>& c
                            .terminal = nullptr,
                            .plan = plan};
   if (const auto setup_fd = variable("CAIRN_SETUP_FD")) return run_agent_rank(a, start, std::stoi(*setup_fd));
+  const SignalsBeforeRun signals;
   const std::optional<Launch> launch =
       a.nproc_given || a.nnodes > 0 || a.transport == "local" || a.dry_run ? std::nullopt : detect_launch(variable);
   if (launch) {

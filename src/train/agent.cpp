@@ -7,7 +7,8 @@
 //              a rank failed          kill the other ranks after `failure_grace`, and at once a rank that stands still: it cannot end by
 //                                     itself. A run that has just begun has nothing to finish: its grace is the time that it has run, but
 //                                     at least kYoungGrace
-//              killed before joining  kill the other ranks after kUnjoinedGrace: they wait for its connection and cannot notice
+//              killed before joining  kill the other ranks after kUnjoinedGrace: they wait for its connection and cannot notice. Ranks of
+//                                     other machines are told
 //              with several islands   a rank that was killed, or ended with code 4, costs its own island only: the rest of that island is
 //                                     killed after `failure_grace`, and the other islands go on
 //   still    A rank stands still if its heartbeat counter stops (comm/net/liveness.h) and its process neither computes nor touches a new
@@ -52,9 +53,10 @@ namespace {
 
 using Nanoseconds = std::chrono::nanoseconds;
 
-constexpr auto kGlance = std::chrono::milliseconds(100);         // how often the agent checks for a requested stop
-constexpr auto kUnjoinedGrace = std::chrono::milliseconds(500);  // from the death of a rank that never connected until the rest are killed
-constexpr auto kYoungGrace = std::chrono::milliseconds(1500);    // the same, of one that was killed soon after the start
+constexpr auto kGlance = std::chrono::milliseconds(100);          // how often the agent checks for a requested stop
+constexpr auto kUnjoinedGrace = std::chrono::milliseconds(500);   // from the death of a rank that never connected until the rest are killed
+constexpr auto kAnnounceLimit = std::chrono::milliseconds(1000);  // to tell other machines that a rank has ended
+constexpr auto kYoungGrace = std::chrono::milliseconds(1500);     // the same, of one that was killed soon after the start
 
 // Owns a file descriptor.
 class File {
@@ -311,6 +313,7 @@ class Agent {
       ranks_[i].status = status;
       died_unjoined_ = died_unjoined_ || (WIFSIGNALED(status) && watch_.never_joined(i));
       note(options_.setups[i].rank, status);
+      if (!well(ranks_[i])) comm::announce_death(options_.setups[i], kAnnounceLimit);  // on other machines nobody else notices
       return true;
     }
     return false;

@@ -241,6 +241,24 @@ TEST(Net, ARankThatEndedBeforeItCalledIsNamedSoon) {
   ::close(probe);
 }
 
+TEST(Net, AnAgentMayTellOtherMachinesThatARankHasEnded) {
+  const auto setups = make_net_setups(std::vector<int>{0, 1});
+  const std::jthread first([&] {
+    try {
+      make_net_transport(setups[0]);
+      ADD_FAILURE() << "connected with nobody";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.peer(), 1);
+      EXPECT_THAT(error.what(), HasSubstr("rank 1 lost: its process has ended before it connected, as its agent says"));
+    }
+  });
+  NetSetup wrong = setups[1];
+  wrong.key[0] ^= 1;
+  announce_death(wrong, 10s);  // believed only from somebody with the key
+  announce_death(setups[1], 10s);
+  for (const int fd : setups[1].fds()) ::close(fd);
+}
+
 TEST(Net, AStopEndsTheWaitForPeers) {
   const auto setups = make_net_setups(2);
   base::Stop stop;

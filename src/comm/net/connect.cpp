@@ -42,8 +42,9 @@ constexpr int kRefusedProbes = 2;                             // in a row, of a 
 constexpr int kRefusedProbesUnseen = 60;                      // the same, of one that may be behind a firewall
 
 // The calling side of the handshake (handshake.h). Throws if the other side is not rank `to` of this run.
-asio::awaitable<void> identify_to(AsyncStream& stream, const NetSetup& setup, int to) {
-  const Hello hello = make_hello(setup, to);
+asio::awaitable<void> identify_to(AsyncStream& stream, const NetSetup& setup, int to, bool ended = false) {
+  Hello hello = make_hello(setup, to);
+  if (ended) hello.magic.back() = Hello::kEnded;
   co_await stream.write_value(hello);
   const auto challenge = co_await stream.read_value<Challenge>();
   const Bytes32 proof = make_proof(setup, hello, challenge);
@@ -51,15 +52,15 @@ asio::awaitable<void> identify_to(AsyncStream& stream, const NetSetup& setup, in
   co_await stream.read_value<uint8_t>();
 }
 
-// The called side. Returns the caller's rank; throws if it is not a rank of this run that should call.
-asio::awaitable<int> identify_caller(AsyncStream& stream, const NetSetup& setup) {
+// The called side. Returns what the caller says of itself; throws if it is not a rank of this run that should call.
+asio::awaitable<Hello> identify_caller(AsyncStream& stream, const NetSetup& setup) {
   const auto hello = co_await stream.read_value<Hello>();
   const Challenge challenge = make_challenge(setup, hello);
   co_await stream.write_value(challenge);
   const auto proof = co_await stream.read_value<Bytes32>();
   check_proof(setup, hello, challenge, proof);
   co_await stream.write_value(uint8_t{1});
-  co_return hello.from;
+  co_return hello;
 }
 
 class PeerConnector {
@@ -77,7 +78,13 @@ class PeerConnector {
   }
 
   std::vector<Connection> run() {
-    const auto welcome = [this](AsyncStream& caller) -> asio::awaitable<void> { keep(co_await identify_caller(caller, setup_), caller); };
+    const auto welcome = [this](AsyncStream& caller) -> asio::awaitable<void> {
+      const Hello hello = co_await identify_caller(caller, setup_);
+      if (hello.magic.back() != Hello::kEnded)
+        keep(hello.from, caller);
+      else if (is_missing(hello.from))
+        lose(hello.from, "its process has ended before it connected, as its agent says");
+    };
     std::optional<UnauthenticatedPeers> inside, outside;
     if (setup_.listener_fd >= 0) inside.emplace(io_, setup_.listener_fd, nullptr, options_.handshake_deadline, welcome);
     if (tls_) outside.emplace(io_, setup_.outside_fd, &*tls_, options_.handshake_deadline, welcome);
@@ -243,6 +250,25 @@ class PeerConnector {
 };
 
 }  // namespace
+
+void announce_death(const NetSetup& ended, std::chrono::nanoseconds limit) {
+  asio::io_context io(1);
+  const Tls tls(ended.key);
+  const auto tell = [&](int rank) -> asio::awaitable<void> {
+    const RankAddress& address = ended.addresses[static_cast<size_t>(rank)];
+    AsyncStream stream(io);
+    try {
+      co_await stream.connect(address.host, address.outside_port);
+      co_await stream.begin(&tls, Tls::Side::client);
+      co_await identify_to(stream, ended, rank, /*ended=*/true);
+    } catch (const std::exception&) {  // it does not wait any more
+    }
+  };
+  const std::vector<int> neighbours = ended.neighbours();
+  for (int rank = 0; rank < ended.rank; ++rank)  // these wait for a call; those above call themselves
+    if (std::find(neighbours.begin(), neighbours.end(), rank) == neighbours.end()) asio::co_spawn(io, tell(rank), asio::detached);
+  io.run_for(limit);
+}
 
 std::vector<Connection> connect_peers(const NetSetup& setup, const NetOptions& options) { return PeerConnector(setup, options).run(); }
 

@@ -37,7 +37,9 @@ Hello make_hello(const NetSetup& setup, int to) {
 }
 
 Challenge make_challenge(const NetSetup& setup, const Hello& hello) {
-  demand(hello.magic == Hello().magic, "it does not speak this protocol");
+  std::array<char, 8> magic = hello.magic;
+  if (magic.back() == Hello::kEnded) magic.back() = 0;
+  demand(magic == Hello().magic, "it does not speak this protocol");
   demand(hello.to == setup.rank && hello.from > setup.rank && hello.from < setup.size, "it names the wrong ranks");
   Challenge challenge;
   challenge.nonce = fresh_key();

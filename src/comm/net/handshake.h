@@ -18,8 +18,10 @@ namespace cairn::comm {
 
 using Bytes32 = Key;  // a nonce or a code has the length of a key
 
+// An agent says hello in the place of a rank that has ended before it could (announce_death). No connection is kept then.
 struct Hello {
-  std::array<char, 8> magic{'c', 'a', 'i', 'r', 'n', '/', '1', 0};
+  static constexpr char kEnded = 'e';
+  std::array<char, 8> magic{'c', 'a', 'i', 'r', 'n', '/', '1', 0};  // the last byte is kEnded where the rank has ended
   int32_t from = 0;
   int32_t to = 0;
   Bytes32 nonce{};

@@ -5,7 +5,7 @@
 // The head is authenticated with the body. A sender numbers its datagrams 1, 2, ...; a receiver takes only numbers above the last one of
 // that sender, so replayed and reordered datagrams are ignored. Loss does no harm: the next datagram comes after 0.1 s.
 //
-// Strangers can send much more than that. A full queue would drop heartbeats, and reading all of it would take this thread's time. So:
+// Others can send much more than that. A full queue would drop heartbeats, and reading all of it would take this thread's time. So:
 //   filter   The cookie is a secret of 64 bits for each receiving rank, derived from the run's key. A classic BPF filter on the socket
 //   drops
 //            every datagram with another length or cookie before it is queued, whatever its source address claims.

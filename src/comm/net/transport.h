@@ -56,6 +56,10 @@ struct NetOptions {
 // throws and names those that did not come.
 std::unique_ptr<Transport> make_net_transport(NetSetup setup, NetOptions options = {});
 
+// Tells the ranks of other machines that wait for the call of this rank that its process has ended. Its agent calls it; `limit` is for all
+// of them together. Ranks that are connected already, and cannot be reached, have noticed.
+void announce_death(const NetSetup& ended, std::chrono::nanoseconds limit);
+
 // One set-up per rank, with listening sockets and a fresh key, for ranks that this machine starts. The second form pretends that rank i is
 // on machine machines[i].
 std::vector<NetSetup> make_net_setups(int size);

@@ -2,6 +2,7 @@
 // back-off until the deadline, whatever happens to the connection; rendezvous.cpp has the protocol.
 #include "comm/rendezvous/visit.h"
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <unistd.h>
@@ -9,9 +10,11 @@
 
 #include <asio/co_spawn.hpp>
 #include <asio/detached.hpp>
+#include <asio/io_context.hpp>
 #include <asio/ip/tcp.hpp>
 #include <asio/steady_timer.hpp>
 #include <asio/use_awaitable.hpp>
+#include <fmt/format.h>
 
 #include "base/check.h"
 #include "base/json.h"
@@ -29,6 +32,7 @@ using base::Json;
 
 constexpr auto kCallAgainAfter = std::chrono::milliseconds(100);  // at first
 constexpr auto kCallAgainMost = std::chrono::milliseconds(1000);
+constexpr auto kSayEvery = std::chrono::seconds(10);  // reports who is missing
 
 Json introduction_of(const NodeSpec& spec, const RendezvousOptions& options, const std::string& caller,
                      const std::vector<NetSetup>& setups) {
@@ -178,6 +182,25 @@ class Caller {
 };
 
 }  // namespace
+
+bool rendezvous::Waiting::until(const std::function<bool()>& done, std::chrono::nanoseconds deadline,
+                                const std::function<std::string()>& for_whom) {
+  const std::chrono::nanoseconds end = clock_.now() + deadline;
+  std::chrono::nanoseconds said = clock_.now();
+  while (!done()) {
+    const std::chrono::nanoseconds now = clock_.now();
+    if (options_.stop && options_.stop->requested())
+      throw Error(Error::Kind::cancelled, fmt::format("stopped while waiting for {}", for_whom()));
+    if (now >= end) return false;
+    if (now - said > kSayEvery) {
+      said = now;
+      if (options_.tell) options_.tell(fmt::format("waiting for {} ({:.0f} s more)", for_whom(), base::seconds(end - now)));
+    }
+    io_.restart();
+    io_.run_one_for(std::min<std::chrono::nanoseconds>(kGlance, end - now));
+  }
+  return true;
+}
 
 std::vector<NetSetup> visit_rendezvous(const NodeSpec& own, const Tls& tls, const RendezvousOptions& options) {
   return Caller(own, tls, options).run();

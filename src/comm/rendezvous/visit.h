@@ -1,14 +1,16 @@
 #pragma once
-#include <algorithm>
 #include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
 #include <vector>
 
-#include <asio/io_context.hpp>
-#include <fmt/format.h>
-
 #include "base/clock.h"
-#include "base/error.h"
 #include "comm/rendezvous/rendezvous.h"
+
+namespace asio {
+class io_context;
+}
 
 namespace cairn::comm {
 
@@ -21,7 +23,6 @@ namespace rendezvous {
 inline constexpr uint32_t kTextBytesMax = 16 << 20;
 inline constexpr auto kPatience = std::chrono::seconds(5);       // for the handshake and the introduction
 inline constexpr auto kGlance = std::chrono::milliseconds(100);  // how often a stop request is checked
-inline constexpr auto kSayEvery = std::chrono::seconds(10);      // reports who is missing
 
 inline std::vector<int> first_ranks(int count) {
   std::vector<int> numbers(static_cast<size_t>(count));
@@ -34,24 +35,8 @@ class Waiting {
  public:
   Waiting(asio::io_context& io, const RendezvousOptions& options) : io_(io), options_(options) {}
 
-  template <typename Done, typename For>
-  bool until(Done done, std::chrono::nanoseconds deadline, For for_whom) {
-    const std::chrono::nanoseconds end = clock_.now() + deadline;
-    std::chrono::nanoseconds said = clock_.now();
-    while (!done()) {
-      const std::chrono::nanoseconds now = clock_.now();
-      if (options_.stop && options_.stop->requested())
-        throw Error(Error::Kind::cancelled, fmt::format("stopped while waiting for {}", for_whom()));
-      if (now >= end) return false;
-      if (now - said > kSayEvery) {
-        said = now;
-        if (options_.tell) options_.tell(fmt::format("waiting for {} ({:.0f} s more)", for_whom(), base::seconds(end - now)));
-      }
-      io_.restart();
-      io_.run_one_for(std::min<std::chrono::nanoseconds>(kGlance, end - now));
-    }
-    return true;
-  }
+  // False: the deadline is over. Throws an error of kind cancelled on a stop request.
+  bool until(const std::function<bool()>& done, std::chrono::nanoseconds deadline, const std::function<std::string()>& for_whom);
 
  private:
   asio::io_context& io_;

@@ -279,6 +279,11 @@ TEST(JinjaBounds, StopWhatDoesNotEnd) {
               HasSubstr("192 MB"));
   EXPECT_THAT(refused("{% set ns = namespace(s=[]) %}{% for i in range(999) %}{% set ns.s = [ns.s] %}{% endfor %}"),
               HasSubstr("more than 100 deep"));
+  const std::string often = "{% set ns = namespace(s='x') %}{% for i in range(1000) %}{% for j in range(1000) %}";
+  for (const char* deeper :
+       {"{% set ns.s = cycler(ns.s) %}", "{% set ns.s = joiner(ns.s) %}", "{% for x in [ns.s] %}{% set ns.s = loop %}{% endfor %}",
+        "{% set ns.s = cycler(cycler(ns.s).next) %}", "{% for x in [ns.s] if true %}{% set ns.s = {'a': joiner(loop)} %}{% endfor %}"})
+    EXPECT_THAT(refused(often + deeper + "{% endfor %}{% endfor %}"), HasSubstr("more than 100 deep")) << deeper;
   EXPECT_THAT(
       refused("{% set n = namespace(s=[1]) %}{% for i in range(60) %}{% set n.s = [n.s, n.s] %}{% endfor %}{{ n.s == n.s[:] }}{{ n.s }}"),
       HasSubstr("more than"));
@@ -295,6 +300,7 @@ TEST(JinjaBounds, StopWhatDoesNotEnd) {
   EXPECT_THAT(refused("{{ [1] | batch(" + nines + ", 0) | list }}"), HasSubstr("makes more than 192 MB"));
   EXPECT_THAT(refused("{{ [1] | slice(" + nines + ") | list }}"), HasSubstr("makes more than 192 MB"));
   EXPECT_THAT(refused("{% set x = 'x' * 1000000 %}{{ ('{0}' * 1000).format(x) }}"), HasSubstr("makes more than 192 MB"));
+  EXPECT_THAT(refused("{{ [] | slice(2000000) | list | length }}"), HasSubstr("makes more than 192 MB"));  // empty lists take memory too
 }
 
 TEST(JinjaBounds, HoldDepthAndSizeOfTheTemplate) {
@@ -321,6 +327,24 @@ TEST(JinjaBounds, CountWorkOnLongTexts) {
     EXPECT_THAT(refused(big + work + "{% endfor %}"), HasSubstr("more than")) << work;
   EXPECT_THAT(refused("{% set x = ('a,' * 60000000).split(',') %}"), HasSubstr("makes more than 192 MB"));
   EXPECT_THAT(refused("{% set x = ('a' * 60000000)[::2] %}"), HasSubstr("more than"));
+}
+
+TEST(JinjaDicts, CompareTheirKeysAndItemsAsSets) {
+  EXPECT_EQ(
+      rendered("{{ {'a': 1, 'b': 2}.keys() == {'b': 2, 'a': 1}.keys() }} {{ {'a': 1, 'b': [2]}.items() == {'b': [2], 'a': 1}.items() }} "
+               "{{ {'a': 1}.items() == {'a': 2}.items() }} {{ {'a': 1}.keys() == ['a'] }} {{ {(1, 2): 3}.keys() == {1: 2}.items() }} "
+               "{{ {'a': 1}.keys() == {'a': 1, 'b': 2}.keys() }} {{ {'a': 1}.values() == {'a': 1}.values() }}"),
+      "True True False False True False False");
+  EXPECT_THAT(refused("{{ {nested.keys(): 1} }}"), HasSubstr("a dict_keys cannot be a key"));
+  EXPECT_THAT(refused("{{ (1, nested.items()) in nested }}"), HasSubstr("a dict_items cannot be a key"));
+  EXPECT_EQ(rendered("{{ {nested.values(): 1} | length }}"), "1");
+}
+
+TEST(JinjaFormats, TakeTheLargestNumbersAndAnyFill) {
+  EXPECT_EQ(rendered("{{ '%d' % 9223372036854775807 }} {{ '%d' % -9223372036854775807 }} {{ '%d' % 9.3e17 }}"),
+            "9223372036854775807 -9223372036854775807 930000000000000000");
+  EXPECT_THAT(refused("{{ '%d' % 1e19 }}"), HasSubstr("more than 64 bits"));
+  EXPECT_EQ(rendered("{{ '{:[>5}{:]<3}'.format(1, 2) }} {{ '{0[a]:[>3}'.format({'a': 7}) }}"), "[[[[12]] [[7");
 }
 
 TEST(JinjaLoops, SeeWhatChanges) {

@@ -15,7 +15,7 @@ inline constexpr int64_t kSteps = 10'000'000;       // one per node visited, ite
 inline constexpr int64_t kMadeBytes = 192 << 20;    // of texts and lists that one rendering makes
 inline constexpr int kSyntaxDepth = 100;            // nesting of expressions and statements
 inline constexpr int kCallDepth = 1000;             // nesting of evaluated nodes, through macros too
-inline constexpr int kValueDepth = 100;             // nesting of lists and dicts
+inline constexpr int kValueDepth = 100;             // nesting of lists, dicts and other values that hold values
 
 // Counts what parsing and rendering cost, and refuses a template that costs too much. All errors about a template are thrown here, so that
 // they name the template and the line. Templates come from outside: a hostile one must neither run for ever nor take all memory.
@@ -25,6 +25,7 @@ class TemplateBudget {
 
   void at_line(int line) { line_ = line; }
   int line() const { return line_; }
+  int64_t steps() const { return steps_; }
 
   void step(int64_t count = 1) {
     if ((steps_ += count) > kSteps) fail_steps();

@@ -43,8 +43,10 @@ class BraceFormat {
 
  private:
   size_t end_of_field(std::string_view format, size_t at) {
+    bool in_name = true;  // before the specification: brackets hold a key there
     for (int open = 1; at < format.size(); ++at) {
-      if (format[at] == '[') at = std::min(format.find(']', at), format.size() - 1);
+      if (format[at] == ':' || format[at] == '!') in_name = false;
+      if (in_name && format[at] == '[') at = std::min(format.find(']', at), format.size() - 1);
       open += format[at] == '{' ? 1 : format[at] == '}' ? -1 : 0;
       if (open == 0) return at;
     }
@@ -181,7 +183,7 @@ class PercentFormat {
     if (!value.is_number()) budget_.fail("%{} needs a number, not {}", type, type_name(value));
     if (std::string_view("diu").find(type) != std::string_view::npos) {
       spec.type = 'd', spec.alternate = false;
-      if (!(std::abs(value.number()) < 9.2e18)) budget_.fail("%d of a number of more than 64 bits");
+      if (!value.is_integer() && !(std::abs(value.number()) < 0x1p63)) budget_.fail("%d of a number of more than 64 bits");
       return format_value(value.is_integer() ? value.integer() : static_cast<int64_t>(value.number()), spec, budget_);
     }
     if (std::string_view("oxXeEfFgG").find(type) == std::string_view::npos) budget_.fail("%{} is not supported", type);

@@ -109,14 +109,13 @@ Value Evaluator::call_global(const std::string& name, const CallArguments& argum
   if (name == "dict") return call_dict(arguments);
   if (name == "cycler") {
     if (arguments.positional.empty() || !arguments.named.empty()) budget_.fail("cycler needs items to go round in, without names");
-    budget_.bytes(arguments.positional.size() * sizeof(Value));
-    return std::make_shared<const Cycler>(Cycler{arguments.positional});
+    return make_cycler(arguments.positional, budget_);
   }
   ArgumentReader take(name, arguments, budget_);
   if (name == "joiner") {
-    const Value separator = take.take("sep").value_or(Value(std::string(", ")));
+    Value separator = take.take("sep").value_or(Value(std::string(", ")));
     take.done();
-    return std::make_shared<const Joiner>(Joiner{separator});
+    return make_joiner(std::move(separator), budget_);
   }
   if (name == "self") budget_.fail("self cannot be called: there are no blocks");
   const Value argument = take.require(name == "raise_exception" ? "message" : "format");

@@ -14,6 +14,7 @@ struct Scope;
 
 struct Loop {
   Values items;
+  int value_depth = 1;                                             // as List::depth
   int64_t index = 0;                                               // from 0
   int depth = 1;                                                   // how often a recursive loop has called itself, from 1
   const For* recursive = nullptr;                                  // the loop, where it may call itself: loop(items)

@@ -125,6 +125,7 @@ Evaluator::ControlFlow Evaluator::run_loop(const For& loop, const Value& all, in
   const auto state = std::make_shared<Loop>();
   state->items = chosen_items(loop, all);
   if (state->items.empty()) return run(loop.otherwise);
+  state->value_depth = depth_around(state->items, budget_);
   state->depth = depth;
   if (loop.recursive) {
     state->recursive = &loop;

@@ -2,20 +2,38 @@
 
 #include <algorithm>
 
+#include "data/jinja/loop.h"
 #include "data/jinja/python_text.h"
 
 namespace cairn::data::jinja {
 namespace {
 
-int depth_of(const Value& value) { return value.is_list() ? value.list().depth : value.is_dict() ? value.dict().depth : 0; }
+// Namespaces count as 0: the evaluator owns them all, and empties them one by one at the end.
+int depth_of(const Value& value) {
+  if (value.is_list()) return value.list().depth;
+  if (value.is_dict()) return value.dict().depth;
+  if (value.is<std::shared_ptr<const Cycler>>()) return value.as<std::shared_ptr<const Cycler>>()->depth;
+  if (value.is<std::shared_ptr<const Joiner>>()) return value.as<std::shared_ptr<const Joiner>>()->depth;
+  if (value.is<std::shared_ptr<const Loop>>()) return value.as<std::shared_ptr<const Loop>>()->value_depth;
+  if (value.is<std::shared_ptr<const Method>>()) return depth_of(value.as<std::shared_ptr<const Method>>()->self);
+  return 0;
+}
 
-int depth_around(int depth, TemplateBudget& budget) {
-  if (depth >= kValueDepth) budget.fail("lists and dicts lie within one another more than {} deep", kValueDepth);
+int one_deeper(int depth, TemplateBudget& budget) {
+  if (depth >= kValueDepth) budget.fail("values lie within one another more than {} deep", kValueDepth);
   return depth + 1;
+}
+
+// The items of each are distinct.
+bool equal_sets(const Values& left, const Values& right, TemplateBudget& budget) {
+  return left.size() == right.size() && std::ranges::all_of(left, [&](const Value& item) {
+           return std::ranges::any_of(right, [&](const Value& other) { return equal(item, other, budget); });
+         });
 }
 
 bool equal_lists(const List& left, const List& right, TemplateBudget& budget) {
   if (left.form == List::Form::values) return false;  // Python compares these by identity
+  if (left.is_set() && right.is_set()) return equal_sets(left.items, right.items, budget);
   if (left.form != right.form || left.items.size() != right.items.size()) return false;
   for (size_t i = 0; i < left.items.size(); ++i)
     if (!equal(left.items[i], right.items[i], budget)) return false;
@@ -55,12 +73,16 @@ const std::string& Value::undefined_name() const {
   return name ? *name : nameless;
 }
 
-Value make_list(Values items, TemplateBudget& budget, List::Form form) {
-  budget.bytes(items.size() * sizeof(Value));
-  auto list = std::make_shared<List>();
+int depth_around(std::span<const Value> items, TemplateBudget& budget) {
   int depth = 0;
   for (const Value& item : items) depth = std::max(depth, depth_of(item));
-  list->depth = depth_around(depth, budget);
+  return one_deeper(depth, budget);
+}
+
+Value make_list(Values items, TemplateBudget& budget, List::Form form) {
+  budget.bytes(sizeof(List) + items.size() * sizeof(Value));
+  auto list = std::make_shared<List>();
+  list->depth = depth_around(items, budget);
   list->items = std::move(items);
   list->form = form;
   return std::shared_ptr<const List>(std::move(list));
@@ -76,20 +98,32 @@ Value make_range(const std::array<int64_t, 3>& bounds, TemplateBudget& budget) {
     list->items.emplace_back(i);
     if (__builtin_add_overflow(i, step, &i)) break;
   }
-  budget.bytes(list->items.size() * sizeof(Value));
+  budget.bytes(sizeof(List) + list->items.size() * sizeof(Value));
   list->form = List::Form::range;
   list->bounds = bounds;
   return std::shared_ptr<const List>(std::move(list));
 }
 
 Value make_dict(std::vector<Entry> entries, TemplateBudget& budget) {
-  budget.bytes(entries.size() * sizeof(Entry));
+  budget.bytes(sizeof(Dict) + entries.size() * sizeof(Entry));
   auto dict = std::make_shared<Dict>();
   int depth = 0;
   for (const auto& [key, value] : entries) depth = std::max({depth, depth_of(key), depth_of(value)});
-  dict->depth = depth_around(depth, budget);
+  dict->depth = one_deeper(depth, budget);
   dict->entries = std::move(entries);
   return std::shared_ptr<const Dict>(std::move(dict));
+}
+
+Value make_cycler(Values items, TemplateBudget& budget) {
+  budget.bytes(sizeof(Cycler) + items.size() * sizeof(Value));
+  const int depth = depth_around(items, budget);
+  return std::make_shared<const Cycler>(Cycler{.items = std::move(items), .depth = depth});
+}
+
+Value make_joiner(Value separator, TemplateBudget& budget) {
+  budget.bytes(sizeof(Joiner));
+  const int depth = depth_around({&separator, 1}, budget);
+  return std::make_shared<const Joiner>(Joiner{.separator = std::move(separator), .depth = depth});
 }
 
 Value make_text(std::string text, TemplateBudget& budget) {
@@ -165,7 +199,7 @@ int order(const Value& left, const Value& right, TemplateBudget& budget) {
 
 void check_key(const Value& key, TemplateBudget& budget) {
   budget.step();
-  if (key.is_dict() || (key.is_list() && key.list().form == List::Form::list))
+  if (key.is_dict() || (key.is_list() && (key.list().form == List::Form::list || key.list().is_set())))
     budget.fail("a {} cannot be a key of a dict, or unique", type_name(key));
   if (key.is_list() && key.list().form == List::Form::tuple)
     for (const Value& item : key.list().items) check_key(item, budget);

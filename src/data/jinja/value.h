@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -95,11 +96,12 @@ struct List {
   enum class Form { list, tuple, range, keys, pairs, values, once };
   Values items;
   Form form = Form::list;
-  int depth = 1;
+  int depth = 1;                       // how deep values lie within one another: 1 around texts and numbers
   std::array<int64_t, 3> bounds = {};  // of `range`: start, stop and step
   bool is_group = false;               // a tuple of the filter groupby: .grouper and .list
   mutable bool used = false;           // of `once`
 
+  bool is_set() const { return form == Form::keys || form == Form::pairs; }  // compared whatever the order
   bool has_length() const { return form != Form::once; }
   bool has_indices() const { return form == Form::list || form == Form::tuple || form == Form::range; }
   bool can_be_joined() const { return form == Form::list || form == Form::tuple; }  // by + and *
@@ -119,12 +121,14 @@ struct Namespace {
 // cycler("a", "b"): next() goes round.
 struct Cycler {
   Values items;
+  int depth = 1;  // as of a List
   mutable size_t at = 0;
 };
 
 // joiner(", "): empty at the first call, then the separator.
 struct Joiner {
   Value separator;
+  int depth = 1;
   mutable bool used = false;
 };
 
@@ -134,10 +138,15 @@ struct Method {
   std::string name;
 };
 
-// The only constructors of lists, dicts and texts: they enforce the limits on depth and size.
+// The depth of a value that holds `items`. Refuses more than kValueDepth: values are printed, compared and destroyed recursively.
+int depth_around(std::span<const Value> items, TemplateBudget& budget);
+
+// The only constructors of lists, dicts, cyclers, joiners and texts: they enforce the limits on depth and size.
 Value make_list(Values items, TemplateBudget& budget, List::Form form = List::Form::list);
 Value make_range(const std::array<int64_t, 3>& bounds, TemplateBudget& budget);  // start, stop, step
 Value make_dict(std::vector<Entry> entries, TemplateBudget& budget);
+Value make_cycler(Values items, TemplateBudget& budget);
+Value make_joiner(Value separator, TemplateBudget& budget);
 Value make_text(std::string text, TemplateBudget& budget);
 
 std::string_view form_name(List::Form form);
@@ -147,7 +156,7 @@ bool truth(const Value& value);
 bool equal(const Value& left, const Value& right, TemplateBudget& budget);
 // Negative, 0 or positive; refuses values that Python does not order.
 int order(const Value& left, const Value& right, TemplateBudget& budget);
-// Refuses values that cannot be dict keys: lists, dicts, and tuples that contain one.
+// Refuses values that cannot be dict keys: lists, dicts, their keys() and items(), and tuples that contain one.
 void check_key(const Value& key, TemplateBudget& budget);
 const Value* find(const Dict& dict, const Value& key, TemplateBudget& budget);
 const Value* find(const Dict& dict, std::string_view key);

@@ -200,7 +200,7 @@ TEST(AssistantTurns, ByMarkersAreThoseByPrefixesWhereBothAreFound) {
   for (const std::string& each : {kPlainTurns, kTrimmed, kNoSystem, kSystemInLastQuestion}) {
     const ChatTemplate chat_template = ChatTemplate::parse(each);
     const Conversation conversation = of(kTwoQuestions);
-    const RenderMessages render = [&](const base::OrderedJson& messages, bool add_generation_prompt) {
+    const RenderMessages render = [&](const base::OrderedJson& messages, bool add_generation_prompt, int64_t&) {
       return chat_template.render_text({.messages = messages}, {.add_generation_prompt = add_generation_prompt, .variables = kVariables});
     };
     const RenderedChat chat = chat_template.render(conversation, {.variables = kVariables});
@@ -224,6 +224,42 @@ TEST(AssistantTurns, MayBeEmptyRepeatedOrLikeTheMarker) {
                                   message("user", "cairnanswer"), message("assistant", "cairnanswer")}),
             "<|user|>\na<|end|>\n<|assistant|>\n«<|end|>\n»<|user|>\nb<|end|>\n<|assistant|>\n«b<|end|>\n»"
             "<|user|>\ncairnanswer<|end|>\n<|assistant|>\n«cairnanswer<|end|>\n<|endoftext|>»");
+}
+
+// The marker grows until it stands nowhere in the text; one letter at a time would take minutes here.
+TEST(AssistantTurns, MayBeFullOfTheMarker) {
+  const std::string said = "cairnanswer" + std::string(1'000'000, 'x');
+  const std::string text =
+      bracketed(kEndsOnce, {message("user", "a"), message("assistant", said), message("user", "b"), message("assistant", "c")});
+  EXPECT_EQ(text, "<|user|>\na<|end|>\n<|assistant|>\n«" + said + "<|end|>\n»<|user|>\nb<|end|>\n<|assistant|>\n«c<|end|>\n<|endoftext|>»");
+}
+
+TEST(AssistantTurns, ThatTakeTooMuchWorkAreRefused) {
+  base::OrderedJson messages = base::OrderedJson::array();
+  for (int i = 0; i < 100; ++i) messages.push_back({{"role", i % 2 == 0 ? "user" : "assistant"}, {"content", std::to_string(i)}});
+  int renderings = 0;
+  const RenderMessages refuses_all = [&](const base::OrderedJson&, bool, int64_t& steps) -> std::string {
+    ++renderings;
+    steps += kTurnSteps / 4;
+    throw Error(Error::Kind::bad_input, "no");
+  };
+  const RenderMessages writes_all = [&](const base::OrderedJson& some, bool, int64_t& steps) {
+    ++renderings;
+    steps += kTurnSteps / 4;
+    std::string text;
+    for (const auto& one : some) text += one["content"].get<std::string>() + ";";
+    return text;
+  };
+  std::string text;
+  for (int i = 0; i < 100; ++i) text += std::to_string(i) + ";";
+  EXPECT_EQ(
+      refusal([&] { find_assistant_turns(text, messages, false, writes_all, "x"); }),
+      "x: the conversation has too many turns for this template: finding those of the assistant takes more than 100000000 steps. Mark "
+      "them in the template with {% generation %} ... {% endgeneration %}, or divide the conversation.");
+  EXPECT_EQ(renderings, 5);
+  renderings = 0;
+  EXPECT_THROW(find_assistant_turns(text, messages, false, refuses_all, "x"), Error);
+  EXPECT_LE(renderings, 5);
 }
 
 TEST(AssistantTurns, ThatTheTemplateDropsOrRepeatsAreRefusedByNumber) {

@@ -19,26 +19,41 @@ OrderedJson first_messages(const OrderedJson& messages, size_t count) {
   return OrderedJson(messages.begin(), messages.begin() + static_cast<ptrdiff_t>(count));
 }
 
-// None where the template refuses the messages: many refuse a part of a conversation.
-Rendered try_to_render(const RenderMessages& render, const OrderedJson& messages, bool add_generation_prompt) {
-  try {
-    return render(messages, add_generation_prompt);
-  } catch (const Error& error) {
-    if (error.kind() != Error::Kind::bad_input) throw;
-    return std::nullopt;
+// The renderings of parts and variants of one conversation, with a limit on their total cost.
+class Renderings {
+ public:
+  Renderings(const RenderMessages& render, const std::string& name) : render_(render), name_(name) {}
+
+  // None where the template refuses the messages: many refuse a part of a conversation.
+  Rendered operator()(const OrderedJson& messages, bool add_generation_prompt) {
+    if (steps_ > kTurnSteps)
+      base::fail_input(
+          "{}: the conversation has too many turns for this template: finding those of the assistant takes more than {} steps. Mark them "
+          "in the template with {{% generation %}} ... {{% endgeneration %}}, or divide the conversation.",
+          name_, kTurnSteps);
+    try {
+      return render_(messages, add_generation_prompt, steps_);
+    } catch (const Error& error) {
+      if (error.kind() != Error::Kind::bad_input) throw;
+      return std::nullopt;
+    }
   }
-}
+
+ private:
+  const RenderMessages& render_;
+  const std::string& name_;
+  int64_t steps_ = 0;
+};
 
 ByteRange range_of(size_t first, size_t end) { return {static_cast<int64_t>(first), static_cast<int64_t>(end)}; }
 
 // None where a turn cannot be found this way.
-std::optional<std::vector<ByteRange>> find_turns_by_prefixes(const std::string& text, const OrderedJson& messages,
-                                                             const RenderMessages& render) {
+std::optional<std::vector<ByteRange>> find_turns_by_prefixes(const std::string& text, const OrderedJson& messages, Renderings& render) {
   std::vector<ByteRange> turns;
   for (size_t i = 0; i < messages.size(); ++i) {
     if (!is_assistant(messages[i])) continue;
-    const Rendered before = try_to_render(render, first_messages(messages, i), true);
-    const Rendered after = try_to_render(render, first_messages(messages, i + 1), false);
+    const Rendered before = render(first_messages(messages, i), true);
+    const Rendered after = render(first_messages(messages, i + 1), false);
     if (!before || !after || !text.starts_with(*after) || !after->starts_with(*before)) return std::nullopt;
     const ByteRange turn = range_of(before->size(), after->size());
     if (!turns.empty() && turn.first < turns.back().end) return std::nullopt;
@@ -93,7 +108,7 @@ size_t shared_closing(std::string_view closing, std::string_view following) {
 
 class MarkedTurns {
  public:
-  MarkedTurns(const std::string& text, const OrderedJson& messages, bool add_generation_prompt, const RenderMessages& render)
+  MarkedTurns(const std::string& text, const OrderedJson& messages, bool add_generation_prompt, Renderings& render)
       : text_(text),
         messages_(messages),
         add_generation_prompt_(add_generation_prompt),
@@ -104,7 +119,7 @@ class MarkedTurns {
   // The turn of message `i`, or why it cannot be found.
   std::pair<ByteRange, std::string> find(size_t i) const {
     const OrderedJson marked = with_marker(messages_, i, answer_);
-    const auto whole = sides_of(try_to_render(render_, marked, add_generation_prompt_), answer_);
+    const auto whole = sides_of(render_(marked, add_generation_prompt_), answer_);
     if (!whole) return {{}, "the template does not write its text exactly once"};
     const std::optional<std::string> closing = closing_of(marked, i);
     if (!closing) return {{}, "the template does not render the conversation up to it"};
@@ -115,18 +130,19 @@ class MarkedTurns {
   }
 
  private:
-  // Letters only: templates trim, quote and escape other characters.
+  // Letters only: templates trim, quote and escape other characters. The number of x doubles, so that a text full of x costs little; the
+  // marker never overlaps itself, since "cairn" stands at its beginning alone.
   std::string unused(const std::string& word) const {
     std::string marker = "cairn" + word;
-    while (text_.find(marker) != std::string::npos) marker += 'x';
+    for (size_t more = 1; text_.find(marker) != std::string::npos; more *= 2) marker.append(more, 'x');
     return marker;
   }
 
   // What the template writes after the text of message `i` where it is the last one.
   std::optional<std::string> closing_of(const OrderedJson& marked, size_t i) const {
-    if (auto sides = sides_of(try_to_render(render_, first_messages(marked, i + 1), false), answer_)) return std::move(sides->after);
+    if (auto sides = sides_of(render_(first_messages(marked, i + 1), false), answer_)) return std::move(sides->after);
     const OrderedJson shortest = {{{"role", "user"}, {"content", "a"}}, marked[i]};
-    if (auto sides = sides_of(try_to_render(render_, shortest, false), answer_)) return std::move(sides->after);
+    if (auto sides = sides_of(render_(shortest, false), answer_)) return std::move(sides->after);
     return std::nullopt;
   }
 
@@ -134,12 +150,12 @@ class MarkedTurns {
   // an empty block of thoughts or a space. Taken between the message before, which has a marker too, and this one.
   size_t opening_of(const OrderedJson& marked, size_t i, const std::string& before) const {
     if (i == 0) {
-      const Rendered prompt = try_to_render(render_, OrderedJson::array(), true);
+      const Rendered prompt = render_(OrderedJson::array(), true);
       return prompt && before.starts_with(*prompt) ? before.size() - prompt->size() : 0;
     }
     const OrderedJson both = with_marker(marked, i - 1, other_);
-    const auto prompt = sides_of(try_to_render(render_, first_messages(both, i), true), other_);
-    const auto whole = sides_of(try_to_render(render_, both, add_generation_prompt_), other_);
+    const auto prompt = sides_of(render_(first_messages(both, i), true), other_);
+    const auto whole = sides_of(render_(both, add_generation_prompt_), other_);
     if (!prompt || !whole) return 0;
     const auto between = sides_of(whole->after, answer_);
     if (!between || !between->before.starts_with(prompt->after)) return 0;
@@ -150,14 +166,12 @@ class MarkedTurns {
   const std::string& text_;
   const OrderedJson& messages_;
   bool add_generation_prompt_;
-  const RenderMessages& render_;
+  Renderings& render_;
   std::string answer_, other_;
 };
 
-}  // namespace
-
-std::vector<ByteRange> find_turns_by_markers(const std::string& text, const OrderedJson& messages, bool add_generation_prompt,
-                                             const RenderMessages& render, const std::string& name) {
+std::vector<ByteRange> find_by_markers(const std::string& text, const OrderedJson& messages, bool add_generation_prompt, Renderings& render,
+                                       const std::string& name) {
   const MarkedTurns marked(text, messages, add_generation_prompt, render);
   std::vector<ByteRange> turns;
   for (size_t i = 0; i < messages.size(); ++i) {
@@ -174,10 +188,19 @@ std::vector<ByteRange> find_turns_by_markers(const std::string& text, const Orde
   return turns;
 }
 
+}  // namespace
+
+std::vector<ByteRange> find_turns_by_markers(const std::string& text, const OrderedJson& messages, bool add_generation_prompt,
+                                             const RenderMessages& render, const std::string& name) {
+  Renderings renderings(render, name);
+  return find_by_markers(text, messages, add_generation_prompt, renderings, name);
+}
+
 std::vector<ByteRange> find_assistant_turns(const std::string& text, const OrderedJson& messages, bool add_generation_prompt,
                                             const RenderMessages& render, const std::string& name) {
-  auto turns = find_turns_by_prefixes(text, messages, render);
-  if (!turns) turns = find_turns_by_markers(text, messages, add_generation_prompt, render, name);
+  Renderings renderings(render, name);
+  auto turns = find_turns_by_prefixes(text, messages, renderings);
+  if (!turns) turns = find_by_markers(text, messages, add_generation_prompt, renderings, name);
   std::erase_if(*turns, [](const ByteRange& turn) { return turn.first == turn.end; });
   return *std::move(turns);
 }

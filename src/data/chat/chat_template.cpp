@@ -14,11 +14,25 @@ struct ChatTemplate::Parsed {
   std::string text;
   jinja::ParsedTemplate syntax;
 
+  // Adds the steps that it took to `steps`, also where it fails.
   jinja::RenderedTemplate render(const base::OrderedJson& messages, const base::OrderedJson& tools, bool add_generation_prompt,
-                                 const ChatOptions& options) const;
+                                 const ChatOptions& options, int64_t& steps) const;
 };
 
 namespace {
+
+// Adds a budget's steps to a total at the end of its scope.
+class CountSteps {
+ public:
+  CountSteps(const jinja::TemplateBudget& budget, int64_t& total) : budget_(budget), total_(total) {}
+  ~CountSteps() { total_ += budget_.steps(); }
+  CountSteps(const CountSteps&) = delete;
+  CountSteps& operator=(const CountSteps&) = delete;
+
+ private:
+  const jinja::TemplateBudget& budget_;
+  int64_t& total_;
+};
 
 void check_conversation(const Conversation& conversation, const ChatOptions& options, const std::string& name) {
   if (!conversation.messages.is_array()) base::fail_input("{}: the messages are no list", name);
@@ -34,8 +48,9 @@ void check_conversation(const Conversation& conversation, const ChatOptions& opt
 }  // namespace
 
 jinja::RenderedTemplate ChatTemplate::Parsed::render(const base::OrderedJson& messages, const base::OrderedJson& tools,
-                                                     bool add_generation_prompt, const ChatOptions& options) const {
+                                                     bool add_generation_prompt, const ChatOptions& options, int64_t& steps) const {
   jinja::TemplateBudget budget(name);
+  const CountSteps count(budget, steps);
   std::vector<std::pair<std::string, jinja::Value>> variables;
   variables.emplace_back("messages", jinja::from_json(messages, budget));
   variables.emplace_back("tools", jinja::from_json(tools, budget));
@@ -55,16 +70,19 @@ ChatTemplate ChatTemplate::parse(std::string_view text, const std::string& name)
 
 std::string ChatTemplate::render_text(const Conversation& conversation, const ChatOptions& options) const {
   check_conversation(conversation, options, parsed_->name);
-  return parsed_->render(conversation.messages, conversation.tools, options.add_generation_prompt, options).text;
+  int64_t steps = 0;
+  return parsed_->render(conversation.messages, conversation.tools, options.add_generation_prompt, options, steps).text;
 }
 
 RenderedChat ChatTemplate::render(const Conversation& conversation, const ChatOptions& options) const {
   check_conversation(conversation, options, parsed_->name);
-  jinja::RenderedTemplate rendered = parsed_->render(conversation.messages, conversation.tools, options.add_generation_prompt, options);
+  int64_t first_steps = 0;
+  jinja::RenderedTemplate rendered =
+      parsed_->render(conversation.messages, conversation.tools, options.add_generation_prompt, options, first_steps);
   RenderedChat chat{.text = std::move(rendered.text), .targets = {}};
   if (!marks_generation()) {
-    const RenderMessages again = [&](const base::OrderedJson& messages, bool add_generation_prompt) {
-      return parsed_->render(messages, conversation.tools, add_generation_prompt, options).text;
+    const RenderMessages again = [&](const base::OrderedJson& messages, bool add_generation_prompt, int64_t& steps) {
+      return parsed_->render(messages, conversation.tools, add_generation_prompt, options, steps).text;
     };
     chat.targets = find_assistant_turns(chat.text, conversation.messages, options.add_generation_prompt, again, parsed_->name);
     return chat;

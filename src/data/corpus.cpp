@@ -86,14 +86,13 @@ std::unique_ptr<Tokenizer> learn_tokenizer(int64_t vocab, const std::vector<Sour
   const uint64_t key =
       combine({content, static_cast<uint64_t>(vocab), static_cast<uint64_t>(kTrainingBytes),
                base::checksum(how.document_options.identity()), base::checksum(fmt::format("{}", fmt::join(specials, "\n")))});
-  const auto stored = [&]() -> std::unique_ptr<Tokenizer> {
-    const std::optional<std::string> json = cache.get("tokenizer", key);
+  const auto stored = [&](DataCache::Damage damage) -> std::unique_ptr<Tokenizer> {
+    const std::optional<std::string> json = cache.get("tokenizer", key, damage);
     return json ? make_bpe_tokenizer(read_tokenizer_json(*json, cache.path("tokenizer", key))) : nullptr;
   };
-  if (std::unique_ptr<Tokenizer> found = stored()) return found;
+  if (std::unique_ptr<Tokenizer> found = stored(DataCache::Damage::warn)) return found;
   const std::unique_ptr<FileLock> lock = cache.lock("tokenizer", key);
-  if (lock && lock->waited())
-    if (std::unique_ptr<Tokenizer> found = stored()) return found;
+  if (std::unique_ptr<Tokenizer> found = stored(DataCache::Damage::ignore)) return found;  // made since
   std::vector<std::string> texts;
   for (const Source& source : sources) append_texts(source, how, kTrainingBytes / static_cast<int64_t>(sources.size()), texts);
   const std::vector<std::string_view> parts = without_specials(texts, specials);

@@ -91,6 +91,15 @@ TEST(FindFiles, SaysWhichFilesOfAFolderAreNotRead) {
   EXPECT_EQ(skipped_words("d", {}), "");
 }
 
+TEST(FindFiles, NamesALinkAsItIsInTheFolder) {
+  const Scratch scratch, elsewhere;
+  scratch.write("a.txt", "x");
+  std::filesystem::create_symlink(elsewhere.write("script.py", "x"), scratch.path("link.py"));
+  std::vector<std::string> skipped;
+  find_files(scratch.path(), "auto", "data.path", &skipped);
+  EXPECT_THAT(skipped, ElementsAre("link.py"));
+}
+
 TEST(FindFiles, TakesFoldersInOrderAndPatterns) {
   const Scratch scratch;
   for (const char* folder : {"b", "b/c", ".hidden", "empty"}) std::filesystem::create_directory(scratch.path(folder));

@@ -39,6 +39,10 @@ void remove_parts(const std::filesystem::path& target) {
   }
 }
 
+void warn_of_damage(base::Log& log, const std::string& file, std::string_view why) {
+  log.warn("cache entry {} is ignored and made anew: {}", file, why);
+}
+
 TokenShard made_in_memory(int64_t vocab, const std::function<TokenFacts(TokenWriter&)>& make) {
   const auto bytes = std::make_shared<std::vector<std::byte>>();
   TokenWriter writer([&](std::span<const std::byte> more) { bytes->insert(bytes->end(), more.begin(), more.end()); }, vocab);
@@ -52,10 +56,10 @@ DataCache::DataCache(std::string folder, base::Log& log, const base::Stop* stop)
 
 std::string DataCache::path(std::string_view kind, uint64_t key) const { return fmt::format("{}/{}-{:016x}", folder_, kind, key); }
 
-std::optional<std::string> DataCache::get(std::string_view kind, uint64_t key) const {
+std::optional<std::string> DataCache::get(std::string_view kind, uint64_t key, Damage damage) const {
   if (folder_.empty() || !std::filesystem::exists(path(kind, key))) return std::nullopt;
   const auto useless = [&](std::string_view why) {
-    log_.warn("cache entry {} is ignored and made anew: {}", path(kind, key), why);
+    if (damage == Damage::warn) warn_of_damage(log_, path(kind, key), why);
     return std::nullopt;
   };
   std::string file;
@@ -89,15 +93,15 @@ void DataCache::put(std::string_view kind, uint64_t key, std::string_view bytes)
   }
 }
 
-std::optional<TokenShard> DataCache::stored_tokens(uint64_t key) const {
+std::optional<TokenShard> DataCache::stored_tokens(uint64_t key, Damage damage) const {
   const std::string file = path("tokens", key);
   if (!std::filesystem::exists(file)) return std::nullopt;
   try {
     TokenShard tokens = open_token_file(file);
     if (tokens.facts.key == key) return tokens;
-    log_.warn("cache entry {} is ignored and made anew: it is not what its name says", file);
+    if (damage == Damage::warn) warn_of_damage(log_, file, "it is not what its name says");
   } catch (const Error& error) {
-    log_.warn("cache entry {} is ignored and made anew: {}", file, error.sentence());
+    if (damage == Damage::warn) warn_of_damage(log_, file, error.sentence());
   }
   return std::nullopt;
 }
@@ -120,11 +124,9 @@ DataCache::Found DataCache::tokens(uint64_t key, int64_t vocab, const std::funct
   if (folder_.empty()) return {made_in_memory(vocab, make), true};
   const std::string target = path("tokens", key);
   try {
-    const bool was_there = std::filesystem::exists(target);
-    if (std::optional<TokenShard> found = stored_tokens(key)) return {*found, false};
+    if (std::optional<TokenShard> found = stored_tokens(key, Damage::warn)) return {*found, false};
     const std::unique_ptr<FileLock> held = lock("tokens", key);
-    if (!was_there || held->waited())  // somebody may have made it since; a bad one has been reported
-      if (std::optional<TokenShard> found = stored_tokens(key)) return {*found, false};
+    if (std::optional<TokenShard> found = stored_tokens(key, Damage::ignore)) return {*found, false};  // made since
     if (held->held()) remove_parts(target);
     base::FileWriter file(target);
     TokenWriter writer([&](std::span<const std::byte> bytes) { file.write(bytes); }, vocab);

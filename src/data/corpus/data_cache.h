@@ -25,8 +25,10 @@ class DataCache {
   // null.
   DataCache(std::string folder, base::Log& log, const base::Stop* stop = nullptr);
 
+  enum class Damage { warn, ignore };  // whether a damaged entry is logged: `ignore` where it was asked for a moment ago
+
   // `kind` is a short word that begins the file's name: "tokens", "tokenizer".
-  std::optional<std::string> get(std::string_view kind, uint64_t key) const;
+  std::optional<std::string> get(std::string_view kind, uint64_t key, Damage damage = Damage::warn) const;
   void put(std::string_view kind, uint64_t key, std::string_view bytes) const;
 
   // Tokens, which may be larger than memory: written while they are made, then mapped. `make` fills a writer and returns the facts except
@@ -48,7 +50,7 @@ class DataCache {
   std::string path(std::string_view kind, uint64_t key) const;
 
  private:
-  std::optional<TokenShard> stored_tokens(uint64_t key) const;
+  std::optional<TokenShard> stored_tokens(uint64_t key, Damage damage) const;
 
   std::string folder_;
   base::Log& log_;

@@ -45,7 +45,6 @@ FileLock::FileLock(const std::string& path, const OnWait& on_wait) : path_(path)
       if (file_ < 0) return;
       int taken = ::flock(file_, LOCK_EX | LOCK_NB);
       for (; taken != 0 && (errno == EWOULDBLOCK || errno == EINTR); taken = ::flock(file_, LOCK_EX | LOCK_NB)) {
-        waited_ = true;
         on_wait(base::seconds(clock.now() - begun), read_holder(file_));
         ::poll(nullptr, 0, kTryAgainMs);
       }

@@ -17,12 +17,11 @@ class FileLock {
   FileLock(const FileLock&) = delete;
   FileLock& operator=(const FileLock&) = delete;
   bool held() const { return held_; }
-  bool waited() const { return waited_; }  // somebody else held it
 
  private:
   std::string path_;
   int file_ = -1;
-  bool held_ = false, waited_ = false;
+  bool held_ = false;
 };
 
 }  // namespace cairn::data

@@ -88,7 +88,7 @@ std::vector<std::string> files_in(const std::string& folder, const std::string& 
     if (known && at->file_size(ignored) > 0)
       paths.push_back(at->path().string());
     else if (skipped)
-      skipped->push_back(fs::relative(at->path(), folder, ignored).string());
+      skipped->push_back(at->path().lexically_relative(folder).string());  // a link by its own name
   }
   if (error) base::fail_input("{} = {}: the folder cannot be read: {}", key, folder, error.message());
   if (paths.empty())

@@ -1,6 +1,7 @@
 #include "data/corpus.h"
 
 #include <algorithm>
+#include <functional>
 
 #include <fmt/ranges.h>
 
@@ -102,22 +103,20 @@ std::unique_ptr<Tokenizer> learn_tokenizer(int64_t vocab, const std::vector<Sour
 }
 
 // Whether the first record of a file is a conversation.
-bool holds_conversations(const std::vector<Source>& sources, const SourceTokensOptions& how) {
-  constexpr size_t kFilesMax = 64;  // per source: the files of a folder have one format
+bool holds_conversations(const Source& source, const SourceTokensOptions& how) {
+  constexpr size_t kFilesMax = 64;  // the files of a folder have one format
   ChunkOptions one = how.chunks;
   one.chunk_bytes = 1;
-  for (const Source& source : sources) {
-    size_t looked_at = 0;
-    for (const SourceFile& file : source.files) {
-      if (file.format != Format::jsonl && file.format != Format::json) continue;
-      if (++looked_at > kFilesMax) break;
-      const std::unique_ptr<ChunkReader> reader = make_chunk_reader({file}, one);
-      Chunk chunk;
-      Record record;
-      if (reader->next(chunk) && !chunk.pieces.empty() &&
-          parse_record(chunk[chunk.pieces[0]], how.document_options.text_field, record).empty() && record.kind != Record::Kind::text)
-        return true;
-    }
+  size_t looked_at = 0;
+  for (const SourceFile& file : source.files) {
+    if (file.format != Format::jsonl && file.format != Format::json) continue;
+    if (++looked_at > kFilesMax) break;
+    const std::unique_ptr<ChunkReader> reader = make_chunk_reader({file}, one);
+    Chunk chunk;
+    Record record;
+    if (reader->next(chunk) && !chunk.pieces.empty() &&
+        parse_record(chunk[chunk.pieces[0]], how.document_options.text_field, record).empty() && record.kind != Record::Kind::text)
+      return true;
   }
   return false;
 }
@@ -183,7 +182,7 @@ void check_data(const DataOptions& data) {
 Corpus open_token_streams(const DataOptions& data, const CorpusOptions& options, base::Log& log) {
   const std::vector<Source> sources = find_sources(data);
   for (const Source& source : sources)
-    if (const std::string words = skipped_words(source.origin, source.skipped); !words.empty()) log.info("{}", words);
+    if (const std::string words = describe_skipped(source.origin, source.skipped); !words.empty()) log.info("{}", words);
   const DataCache cache(options.cache_folder, log, options.stop);
   Corpus corpus;
   corpus.tokenizer = named_tokenizer(data);
@@ -193,7 +192,8 @@ Corpus open_token_streams(const DataOptions& data, const CorpusOptions& options,
                           .threads = options.threads};
   look_at(sources, data, how);
   if (!corpus.tokenizer) corpus.tokenizer = learn_tokenizer(data.vocab, sources, how, cache);
-  if (!options.renderer && holds_conversations(sources, how)) {
+  for (const Source& source : sources) corpus.conversations.push_back(holds_conversations(source, how));
+  if (!options.renderer && std::ranges::any_of(corpus.conversations, std::identity())) {
     check_markers(chat, *corpus.tokenizer);
     log.info("conversations become text by the template {}", chat.name);
     corpus.chat = std::move(chat);

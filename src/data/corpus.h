@@ -38,6 +38,7 @@ struct Corpus {
   std::vector<Stream> streams;                                    // of a weighted mixture, for the sampler; else empty
   std::vector<std::shared_ptr<const TokenStream>> token_streams;  // of each source
   std::vector<std::string> origins;                               // of each source
+  std::vector<bool> conversations;                                // of each source: whether its files hold conversations
   std::string origin;                                             // for errors and logs: "the built-in stories"
   int64_t text_bytes = 0;
   bool from_cache = false;              // no text had to be tokenized

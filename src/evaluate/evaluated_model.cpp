@@ -5,7 +5,7 @@
 namespace cairn::evaluate {
 
 std::vector<int32_t> EvaluatedModel::prompt(std::string_view text) const {
-  std::vector<int32_t> ids = before;
+  std::vector<int32_t> ids = text_prefix;
   tokenizer.encode(text, {}, ids);
   check(ids);
   return ids;

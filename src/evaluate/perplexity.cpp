@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <utility>
 
 #include "base/check.h"
@@ -28,6 +29,7 @@ Text text_of(const data::TokenStream& row, int64_t document, std::optional<int32
   text.tokens.assign(ids.begin(), ids.begin() + count);
   if (row.masked())
     for (int64_t i = 0; i < count; ++i) text.counts.push_back(targets[static_cast<size_t>(i)] != data::kIgnoreIndex);
+  if (std::ranges::all_of(text.counts, std::identity())) text.counts.clear();  // a plain text among conversations
   return text;
 }
 
@@ -63,19 +65,23 @@ class WindowedScoring {
         progress_(progress),
         tokens_(tokens),
         end_(evaluated.tokenizer.find_end_of_text()),
-        prefix_(options.as_written ? std::vector<int32_t>() : evaluated.before) {}
+        text_prefix_(options.add_prefix ? evaluated.text_prefix : std::vector<int32_t>()),
+        add_prefix_(options.add_prefix) {}
 
   void add(const data::TokenStream& row, int64_t document) {
     const Text text = text_of(row, document, end_);
     evaluated_.check(text.tokens);
+    const bool is_conversation = !add_prefix_ || !text.counts.empty();
+    const std::vector<int32_t> prefix = is_conversation ? std::vector<int32_t>() : text_prefix_;
     // A text that was tokenised for training begins with its prefix already.
-    const bool has_prefix = text.tokens.size() >= prefix_.size() && std::equal(prefix_.begin(), prefix_.end(), text.tokens.begin());
-    std::vector<int32_t> all = has_prefix ? std::vector<int32_t>() : prefix_;
+    const bool has_prefix = text.tokens.size() >= prefix.size() && std::equal(prefix.begin(), prefix.end(), text.tokens.begin());
+    std::vector<int32_t> all = has_prefix ? std::vector<int32_t>() : prefix;
     const auto before = static_cast<int64_t>(all.size());
     all.insert(all.end(), text.tokens.begin(), text.tokens.end());
-    const auto size = static_cast<int64_t>(all.size()), begin = std::max<int64_t>(1, static_cast<int64_t>(prefix_.size()));
+    const auto size = static_cast<int64_t>(all.size()), begin = std::max<int64_t>(1, static_cast<int64_t>(prefix.size()));
     const auto context = static_cast<size_t>(std::clamp<int64_t>(begin - before, 0, size - before));
-    waiting_.push_back({.documents = 1, .tokens = 0, .bytes = bytes_of(evaluated_.tokenizer, text, context), .loss = 0});
+    waiting_.push_back(
+        {.documents = 1, .conversations = is_conversation, .tokens = 0, .bytes = bytes_of(evaluated_.tokenizer, text, context), .loss = 0});
     for (int64_t first = 0, done = begin, end = 0; done < size; first += stride_, done = end) {
       end = std::min(size, first + window_ + 1);
       scored_.push_back({{all.begin() + first, all.begin() + end}, done - first});
@@ -130,7 +136,8 @@ class WindowedScoring {
   const int64_t tokens_;
   int64_t tokens_read_ = 0, tokens_waiting_ = 0;
   const std::optional<int32_t> end_;
-  std::vector<int32_t> prefix_;
+  const std::vector<int32_t> text_prefix_;
+  const bool add_prefix_;
   std::vector<ScoredTokens> scored_;  // the tokens of the windows
   std::vector<Window> windows_;
   std::vector<TextLoss> waiting_;  // sums of documents from first_document_ on
@@ -142,6 +149,7 @@ class WindowedScoring {
 
 void TextLoss::add(const TextLoss& other) {
   documents += other.documents;
+  conversations += other.conversations;
   tokens += other.tokens;
   bytes += other.bytes;
   loss += other.loss;
@@ -156,8 +164,8 @@ void check(const PerplexityOptions& options, const EvaluatedModel& evaluated) {
     base::fail_input("--window {}: the model reads at most {} tokens", options.window, evaluated.length);
   const int64_t window = options.window == 0 ? evaluated.length : options.window;
   if (options.stride > window) base::fail_input("--stride {}: must be at most the window, {} tokens", options.stride, window);
-  if (static_cast<int64_t>(evaluated.before.size()) > window)
-    base::fail_input("--window {}: {} tokens stand before every text; make it longer", window, evaluated.before.size());
+  if (static_cast<int64_t>(evaluated.text_prefix.size()) > window)
+    base::fail_input("--window {}: {} tokens stand before every text; make it longer", window, evaluated.text_prefix.size());
 }
 
 TextLoss perplexity(const EvaluatedModel& evaluated, const data::TokenStream& row, const PerplexityOptions& options,

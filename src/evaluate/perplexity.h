@@ -12,15 +12,16 @@ struct PerplexityOptions {
   int64_t stride = 0;         // new tokens per window after the first, the rest is context; 0: all (disjoint chunks)
   int64_t batch = 8;          // windows per batch
   int64_t documents_max = 0;  // 0: all
-  bool as_written = false;    // conversations: their template has written what stands before them, and nothing is added
+  bool add_prefix = true;     // false: all documents are conversations, whose template has written what stands before them
 };
 
 // Loss over texts, as sums, so that means are over all tokens.
 struct TextLoss {
   int64_t documents = 0;
-  int64_t tokens = 0;  // scored
-  int64_t bytes = 0;   // of the text of these tokens
-  double loss = 0;     // sum over the tokens, in nats
+  int64_t conversations = 0;  // of the documents: nothing was added before them
+  int64_t tokens = 0;         // scored
+  int64_t bytes = 0;          // of the text of these tokens
+  double loss = 0;            // sum over the tokens, in nats
 
   void add(const TextLoss& other);
   double mean() const;
@@ -32,7 +33,8 @@ struct TextLoss {
 void check(const PerplexityOptions& options, const EvaluatedModel& evaluated);
 
 // Scores every token of every document once, given the tokens before it in its document. The context of the first token is
-// EvaluatedModel::before, which is put there where the document does not begin with it; without it, the first token is not scored. A long
+// EvaluatedModel::text_prefix, which is put there where the document does not begin with it; without it, the first token is not scored.
+// Nothing is put before a conversation: a document in which some tokens are no targets, or any where add_prefix is false. A long
 // document is read in windows that advance by `stride`: the first window scores all of its tokens, later windows score only new ones, which
 // have at least window - stride tokens of context. The token that ends a document is not scored; in conversations only targets are. Calls
 // `on_document` for each document, in order.

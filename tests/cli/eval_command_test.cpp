@@ -151,6 +151,46 @@ TEST_F(EvalOfADirectory, ReadsConversationsAsTheirTemplateWritesThem) {
   EXPECT_NEAR(with["loss"].get<double>() * with["tokens"].get<double>(), -likelihood, 1e-4);
 }
 
+// The first token of a plain text is judged after the prefix, whatever other files hold.
+TEST_F(EvalOfADirectory, ReadsPlainTextsBesideConversationsAsAlone) {
+  const std::string chat = R"("chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}")";
+  make("mixed", {{"tokenizer_config.json", R"({"bos_token": "<|endoftext|>", "add_bos_token": true, )" + chat + "}"}});
+  const std::string said = R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": " xz"}]})";
+  scratch->file("talk.jsonl", said + "\n");
+  scratch->file("plain.jsonl", "{\"text\": \"Once there was a cat.\"}\n");
+  scratch->file("both.jsonl", said + "\n{\"text\": \"Once there was a cat.\"}\n");
+  const auto measured = [&](const std::vector<std::string>& data) {
+    std::vector<std::string> arguments{"eval", "mixed", "--json", "--data"};
+    arguments.insert(arguments.end(), data.begin(), data.end());
+    const Outcome outcome = cairn(*scratch, arguments);
+    EXPECT_EQ(outcome.code, 0) << outcome.output;
+    return base::parse_json(outcome.output.substr(outcome.output.find("{\"model\"")))["results"][0];
+  };
+  const base::Json talk = measured({"talk.jsonl"}), plain = measured({"plain.jsonl"});
+  for (const std::string prompts : {"data.train_on_prompts=false", "data.train_on_prompts=true"}) {
+    const base::Json two = measured({"talk.jsonl", "plain.jsonl", "--set", prompts});
+    EXPECT_EQ(two["files"][1]["tokens"], plain["tokens"]) << prompts;
+    EXPECT_NEAR(two["files"][1]["loss"].get<double>(), plain["loss"].get<double>(), 1e-6) << prompts;
+    EXPECT_EQ(two["before"], plain["before"]) << prompts;
+  }
+  const base::Json both = measured({"both.jsonl"});
+  EXPECT_EQ(both["tokens"].get<int64_t>(), talk["tokens"].get<int64_t>() + plain["tokens"].get<int64_t>());
+  const auto sum = [](const base::Json& one) { return one["loss"].get<double>() * one["tokens"].get<double>(); };
+  EXPECT_NEAR(sum(both), sum(talk) + sum(plain), 1e-4);
+}
+
+TEST_F(EvalOfADirectory, LimitsTheDocumentsOfEachFileAndLeavesOutFiguresOfNone) {
+  const base::Json limited = results({"--data", "a.txt", "b.jsonl", "--limit", "1"})["results"][0];
+  EXPECT_EQ(limited["documents"], 2);
+  for (const base::Json& file : limited["files"]) EXPECT_EQ(file["documents"], 1) << file["file"];
+  make("unbegun", {{"tokenizer_config.json", R"({"bos_token": "<|endoftext|>"})"}});
+  scratch->file("one.txt", "q");  // its only token has no context
+  const Outcome table = cairn(*scratch, {"eval", "unbegun", "--data", "a.txt", "one.txt"});
+  EXPECT_EQ(table.code, 0) << table.output;
+  EXPECT_EQ(table.output.find("nan"), std::string::npos) << table.output;
+  EXPECT_NE(table.output.find("one.txt: no token in it that can be judged"), std::string::npos) << table.output;
+}
+
 // Padded vocabularies are usual; a tokenizer with more ids belongs to another model.
 TEST_F(EvalOfADirectory, RefusesATokenizerThatIsTooLargeAsGenerationDoes) {
   make("large", {});

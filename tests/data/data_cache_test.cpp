@@ -226,8 +226,8 @@ TEST(DataCache, AStopEndsTheWaitForAnotherProcess) {
   const std::unique_ptr<FileLock> held = maker.lock("tokens", 7);
   base::Stop stop;
   const DataCache waiting(scratch.path("cache"), log, &stop);
-  std::jthread asker([&] {
-    while (log.lines().empty()) std::this_thread::yield();
+  std::jthread asker([&](const std::stop_token& ended) {  // ended: the wait is over without a line
+    while (log.lines().empty() && !ended.stop_requested()) std::this_thread::yield();
     stop.request(SIGTERM);
   });
   try {

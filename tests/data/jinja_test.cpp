@@ -192,7 +192,6 @@ TEST(JinjaFunctions, GoRoundAndJoin) {
       rendered("{% set c = cycler('a', 'b') %}{{ c.next() }}{{ c.next() }}{{ c.next() }}{{ c.current }}{{ c.reset() }}{{ c.current }}"),
       "ababNonea");
   EXPECT_EQ(rendered("{% set j = joiner('; ') %}{% for n in numbers %}{{ j() }}{{ n }}{% endfor %}"), "3; 1; 2");
-  EXPECT_EQ(rendered("{{ self }} {{ self is defined }} {{ self.x is defined }}"), "<TemplateReference None> True False");
 }
 
 struct Refusal {
@@ -244,7 +243,6 @@ TEST(JinjaErrors, NameTheLineAndTheCulprit) {
            {"{{ range(3) | tojson }}", "tojson: range cannot be written as JSON"},
            {"{{ nested.items()[:1] }}", "a dict_items has no slices"},
            {"{{ cycler() }}", "cycler needs items to go round in"},
-           {"{{ self() }}", "self cannot be called: there are no blocks"},
            {"{% for x in [1] %}{{ loop([]) }}{% endfor %}", "only if its tag ends with \"recursive\""},
            {"{{ '99999999999999999999' | int }}", "more than 64 bits"},
            {"{{ numbers.append(1) }}", "list.append() would change a list, which transformers does not allow either: write list + [item]"},

@@ -69,13 +69,13 @@ TEST(FindFiles, NamesTheEncodingOfWideText) {
   const auto says = [&](const std::string& name, const std::string& bytes) {
     return refusal([&] { find_files(scratch.write(name, bytes), "auto", "data.path"); });
   };
-  EXPECT_EQ(says("a.txt", "\xff\xfe" + wide("Once", true)),
-            "data.path = " + scratch.path("a.txt") + ": text in UTF-16, and UTF-8 is read. Convert it: iconv -f UTF-16 -t UTF-8 " +
-                scratch.path("a.txt") + " > NEW.txt");
-  EXPECT_THAT(says("b.jsonl", "\xfe\xff" + wide("{}", false)), HasSubstr("text in UTF-16, "));
-  EXPECT_THAT(says("c.txt", wide("Once upon a time", true)), HasSubstr("text in UTF-16LE"));
-  EXPECT_THAT(says("d.txt", wide("Once upon a time", false)), HasSubstr("text in UTF-16BE"));
-  EXPECT_THAT(says("e.txt", std::string("\xff\xfe\0\0O\0\0\0", 8)), HasSubstr("text in UTF-32, "));
+  EXPECT_EQ(says("a.txt", "\xff\xfe" + wide("Once", true)), "data.path = " + scratch.path("a.txt") +
+                                                                ": is UTF-16; Cairn reads UTF-8. Convert it: iconv -f UTF-16 -t UTF-8 " +
+                                                                scratch.path("a.txt") + " > NEW.txt");
+  EXPECT_THAT(says("b.jsonl", "\xfe\xff" + wide("{}", false)), HasSubstr("is UTF-16; "));
+  EXPECT_THAT(says("c.txt", wide("Once upon a time", true)), HasSubstr("is UTF-16LE; "));
+  EXPECT_THAT(says("d.txt", wide("Once upon a time", false)), HasSubstr("is UTF-16BE; "));
+  EXPECT_THAT(says("e.txt", std::string("\xff\xfe\0\0O\0\0\0", 8)), HasSubstr("is UTF-32; "));
 }
 
 TEST(FindFiles, SaysWhichFilesOfAFolderAreNotRead) {
@@ -85,10 +85,10 @@ TEST(FindFiles, SaysWhichFilesOfAFolderAreNotRead) {
   scratch.write("empty.txt", "");
   std::vector<std::string> skipped;
   EXPECT_THAT(names_of(find_files(scratch.path(), "auto", "data.path", &skipped)), ElementsAre("a.txt:text"));
-  EXPECT_EQ(skipped_words("data.path = d", skipped),
+  EXPECT_EQ(describe_skipped("data.path = d", skipped),
             "data.path = d: 4 files in the folder are not read, by name or because they are empty: b/x.csv, c.py, d.log, …");
-  EXPECT_EQ(skipped_words("d", {"x.py"}), "d: 1 file in the folder is not read, by name or because it is empty: x.py");
-  EXPECT_EQ(skipped_words("d", {}), "");
+  EXPECT_EQ(describe_skipped("d", {"x.py"}), "d: 1 file in the folder is not read, by name or because it is empty: x.py");
+  EXPECT_EQ(describe_skipped("d", {}), "");
 }
 
 TEST(FindFiles, NamesALinkAsItIsInTheFolder) {

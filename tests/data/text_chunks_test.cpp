@@ -101,9 +101,9 @@ TEST(TextChunks, NameTheEncodingOfTextInAnotherOne) {
   std::string text;
   for (int i = 0; i < 20; ++i) text += "Gr\xfc\xdf Gott, sch\xf6ner fremder Mann.\n";
   const std::string latin = scratch.write("latin.txt", text);
-  EXPECT_EQ(says(latin), "data.path = " + latin + ": text in ISO-8859-1, and UTF-8 is read. Convert it: iconv -f ISO-8859-1 -t UTF-8 " +
-                             latin + " > NEW.txt");
-  EXPECT_NE(says(scratch.write("windows.txt", text + "\x93Nein\x94")).find("text in WINDOWS-1252"), std::string::npos);
+  EXPECT_EQ(says(latin), "data.path = " + latin + ": is ISO-8859-1; Cairn reads UTF-8. Convert it: iconv -f ISO-8859-1 -t UTF-8 " + latin +
+                             " > NEW.txt");
+  EXPECT_NE(says(scratch.write("windows.txt", text + "\x93Nein\x94")).find("is WINDOWS-1252;"), std::string::npos);
   EXPECT_EQ(texts_of(*make_text_reader(scratch.write("mixed.txt", text + "Gr\xc3\xbc\xc3\x9f"), {})).size(), 1u)
       << "UTF-8 with some wrong bytes";
 }

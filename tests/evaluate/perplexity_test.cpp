@@ -121,13 +121,13 @@ TEST(Perplexity, CountsOnlyWhatIsAskedFor) {
   const TextLoss found = perplexity(small.evaluated(), *data::row_of({asked}, 257), {});
   EXPECT_EQ(found.tokens, 2);
   EXPECT_EQ(found.bytes, 2);
-  EXPECT_NEAR(found.loss, sum_of(small.log_probabilities({256, 'a', 'b', ' ', 'c', 'd'}), 3), 1e-4);
+  EXPECT_NEAR(found.loss, sum_of(small.log_probabilities({'a', 'b', ' ', 'c', 'd'}), 2), 1e-4);
 }
 
 TEST(Perplexity, LeavesOutTheFirstTokenWhereNothingStandsBeforeIt) {
   SmallModel small;
   EvaluatedModel evaluated = small.evaluated();
-  evaluated.before = {};  // it has a token that begins an empty prompt (begin), and adds none to texts, as transformers does not
+  evaluated.text_prefix = {};  // it has a token that begins an empty prompt (begin), and adds none to texts, as transformers does not
   const TextLoss found = perplexity(evaluated, *rows({"abc"}), {});
   EXPECT_EQ(found.tokens, 2);
   EXPECT_EQ(found.bytes, 2);
@@ -149,9 +149,32 @@ TEST(Perplexity, ReadsConversationsWithTheIdsOfTheirTemplateAlone) {
   SmallModel small;
   data::TestDocument written = document("\x07yes");
   written.targets = {0, 1, 1, 1, 0};
-  const TextLoss found = perplexity(small.evaluated(), *data::row_of({written}, 257), {.as_written = true});
+  const TextLoss found = perplexity(small.evaluated(), *data::row_of({written}, 257), {});
   EXPECT_EQ(found.tokens, 3);
+  EXPECT_EQ(found.conversations, 1);
   EXPECT_NEAR(found.loss, sum_of(small.log_probabilities({7, 'y', 'e', 's'})), 1e-4);
+  // Where its prompts are targets too, the caller says that it is one.
+  written.targets = {};
+  const TextLoss all = perplexity(small.evaluated(), *data::row_of({written}, 257), {.add_prefix = false});
+  EXPECT_EQ(all.tokens, 3) << "without context, the first token is not counted";
+  EXPECT_NEAR(all.loss, found.loss, 1e-6);
+}
+
+// One file may hold both: the plain text is read after the prefix, the conversation is not.
+TEST(Perplexity, ReadsPlainTextsAmongConversationsAsAnyOther) {
+  SmallModel small;
+  data::TestDocument written = document("\x07yes"), plain = document("abc");
+  written.targets = {0, 1, 1, 1, 0};
+  plain.targets = {1, 1, 1, 1};
+  std::vector<TextLoss> each;
+  const TextLoss found =
+      perplexity(small.evaluated(), *data::row_of({written, plain}, 257), {}, [&](const TextLoss& one) { each.push_back(one); });
+  ASSERT_EQ(each.size(), 2u);
+  EXPECT_EQ(found.conversations, 1);
+  EXPECT_NEAR(each[0].loss, sum_of(small.log_probabilities({7, 'y', 'e', 's'})), 1e-4);
+  EXPECT_EQ(each[1].tokens, 3);
+  EXPECT_EQ(each[1].bytes, 3);
+  EXPECT_NEAR(each[1].loss, sum_of(small.log_probabilities({256, 'a', 'b', 'c'})), 1e-4);
 }
 
 TEST(Perplexity, RefusesWindowsThatCannotBe) {
@@ -161,7 +184,7 @@ TEST(Perplexity, RefusesWindowsThatCannotBe) {
   EXPECT_THAT(refused([&] { perplexity(small.evaluated(), *rows({"a"}), {.window = 8, .stride = 9}); }),
               HasSubstr("--stride 9: must be at most the window, 8"));
   EvaluatedModel evaluated = small.evaluated();
-  evaluated.before = {1, 2, 3};
+  evaluated.text_prefix = {1, 2, 3};
   EXPECT_THAT(refused([&] { perplexity(evaluated, *rows({"a"}), {.window = 2}); }), HasSubstr("3 tokens stand before every text"));
   EvaluatedModel other = small.evaluated();
   other.vocab = 90;

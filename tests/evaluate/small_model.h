@@ -34,7 +34,7 @@ struct SmallModel {
             .tokenizer = *tokenizer,
             .vocab = shape.vocab,
             .length = shape.length,
-            .before = {256},
+            .text_prefix = {256},
             .begin = 256,
             .stops = {256}};
   }

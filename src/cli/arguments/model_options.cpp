@@ -73,7 +73,7 @@ CLI::App* add_eval(CLI::App& app, EvalArguments& a) {
   command->add_option("--task", a.tasks, "KIND FILE.jsonl: multiple-choice or exact-match, and the items; may be repeated")
       ->type_name("KIND FILE");
   command->add_option("--batch", a.batch, "Texts that are read together")->check(CLI::Range(1, 1 << 16))->capture_default_str();
-  command->add_option("--limit", a.limit, "At most this many documents or items of each; 0: all")
+  command->add_option("--limit", a.limit, "At most this many documents of each file, or items of each task; 0: all")
       ->check(not_negative())
       ->capture_default_str();
   command->add_option("--items", a.items_file, "A file to write a line of JSON to for each document or item");

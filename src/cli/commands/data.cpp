@@ -69,7 +69,7 @@ int inspect(const DataArguments& a) {
     documents += found.documents;
     if (first.parts.empty()) first = found.first;
   }
-  if (!skipped.empty()) terminal.line(base::printable(data::skipped_words(options.path, skipped)));
+  if (!skipped.empty()) terminal.line(base::printable(data::describe_skipped(options.path, skipped)));
   for (const std::string& one : bad.named) terminal.line("bad: " + base::printable(one));
   if (bad.count > static_cast<int64_t>(bad.named.size())) terminal.line(fmt::format("bad: {} in all", bad.count));
   if (documents == 0)

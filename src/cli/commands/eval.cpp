@@ -34,7 +34,7 @@ namespace {
 
 constexpr int64_t kEvalLengthMax = 1 << 17;  // tokens read at once, where the model would read more
 constexpr int64_t kPrefixBytesMax = 10'000'000;
-constexpr size_t kFilesApart = 100;  // with more files, figures are those of the given paths
+constexpr size_t kPerFileFiguresMax = 100;  // with more files, figures are those of the given paths
 
 // One line of the table: a figure, with its standard error if it is a fraction.
 struct Figure {
@@ -67,7 +67,7 @@ class Evaluation {
                                                                             .tokenizer = *model_.tokenizer,
                                                                             .vocab = model_.shape.vocab,
                                                                             .length = std::min(model_.shape.length, kEvalLengthMax),
-                                                                            .before = model_.text_prefix(),
+                                                                            .text_prefix = model_.text_prefix(),
                                                                             .begin = model_.first_token(),
                                                                             .stops = model_.stops});
   }
@@ -79,11 +79,9 @@ class Evaluation {
     const data::Corpus corpus = open_texts(data);
     evaluate::TextLoss total;
     base::OrderedJson files = base::OrderedJson::array();
-    bool as_written = true;
     for (size_t i = 0; i < corpus.token_streams.size(); ++i) {
       const std::string file = data.sources.empty() ? data.path : data.sources[i];
-      options.as_written = is_conversations(corpus, i, data);
-      as_written = as_written && options.as_written;
+      options.add_prefix = !(corpus.conversations[i] && data.train_on_prompts);  // else perplexity() tells conversations by their targets
       int64_t document = 0;
       const auto keep = [&](const evaluate::TextLoss& one) {
         write_item({{"task", "perplexity"},
@@ -107,7 +105,7 @@ class Evaluation {
     result["files"] = std::move(files);
     result["window"] = window;
     result["stride"] = options.stride == 0 ? window : options.stride;
-    result["before"] = as_written ? std::vector<int32_t>() : evaluated_->before;
+    result["before"] = total.conversations == total.documents ? std::vector<int32_t>() : evaluated_->text_prefix;
     results_.push_back(std::move(result));
     add_figures(corpus.token_streams.size() > 1 ? "all files" : "perplexity", total);
     notes_.push_back(fmt::format("perplexity: {} ({}) of {}; windows of {} tokens, {}; {}", base::plural(total.tokens, "token"),
@@ -115,7 +113,7 @@ class Evaluation {
                                  options.stride == 0 || options.stride == window
                                      ? std::string("one after the other")
                                      : fmt::format("each {} tokens after the one before", options.stride),
-                                 what_stands_before(as_written)));
+                                 what_stands_before(total)));
   }
 
   void answer_choices(const std::string& file) {
@@ -194,7 +192,7 @@ class Evaluation {
 
  private:
   static base::OrderedJson figures_of(const evaluate::TextLoss& loss) {
-    const auto figure = [&](double value) { return loss.tokens > 0 ? base::OrderedJson(value) : base::OrderedJson(nullptr); };
+    const auto figure = [](double value) { return std::isfinite(value) ? base::OrderedJson(value) : base::OrderedJson(nullptr); };
     return {{"documents", loss.documents},
             {"tokens", loss.tokens},
             {"bytes", loss.bytes},
@@ -204,14 +202,10 @@ class Evaluation {
   }
 
   void add_figures(const std::string& task, const evaluate::TextLoss& loss) {
+    if (loss.tokens == 0) return notes_.push_back(fmt::format("{}: no token in it that can be judged", task));
     figures_.push_back({task, "loss", loss.mean()});
     figures_.push_back({"", "perplexity", loss.perplexity()});
-    figures_.push_back({"", "bits per byte", loss.bits_per_byte()});
-  }
-
-  // Whether a template wrote the documents of a source.
-  static bool is_conversations(const data::Corpus& corpus, size_t source, const data::DataOptions& data) {
-    return corpus.token_streams[source]->masked() || (corpus.chat && data.train_on_prompts);
+    if (loss.bytes > 0) figures_.push_back({"", "bits per byte", loss.bits_per_byte()});
   }
 
   // --data as data.path or data.sources: each file is a source, with figures of its own, unless there are very many.
@@ -228,8 +222,8 @@ class Evaluation {
     std::vector<std::string> files, skipped;
     for (const std::string& path : a_.data)
       for (const data::SourceFile& file : data::find_files(path, options.format, "--data", &skipped)) files.push_back(file.path);
-    if (const std::string words = data::skipped_words("--data", skipped); !words.empty()) log_.warn("{}", words);
-    if (files.size() > kFilesApart || (files.size() == 1 && a_.data.size() == 1)) return options;
+    if (const std::string words = data::describe_skipped("--data", skipped); !words.empty()) log_.warn("{}", words);
+    if (files.size() > kPerFileFiguresMax || (files.size() == 1 && a_.data.size() == 1)) return options;
     options.path.clear();
     options.sources = std::move(files);
     return options;
@@ -270,13 +264,15 @@ class Evaluation {
     figures_.push_back({task, name, share.value(), share.standard_error()});
   }
 
-  std::string what_stands_before(bool as_written) const {
-    if (as_written) return "conversations begin as their template writes them";
-    const std::vector<int32_t>& ids = evaluated_->before;
-    if (ids.empty()) return "the first token of a document is not counted";
+  std::string what_stands_before(const evaluate::TextLoss& total) const {
+    const std::string chats = "conversations begin as their template writes them";
+    if (total.conversations == total.documents) return chats;
+    const std::vector<int32_t>& ids = evaluated_->text_prefix;
     const std::string text = evaluated_->tokenizer.decode(ids);
-    return fmt::format("the first token of a document is judged after {}",
-                       text.empty() ? fmt::format("id {}", fmt::join(ids, ", ")) : text);
+    const std::string texts = ids.empty() ? std::string("the first token of a document is not counted")
+                                          : fmt::format("the first token of a document is judged after {}",
+                                                        text.empty() ? fmt::format("id {}", fmt::join(ids, ", ")) : text);
+    return total.conversations == 0 ? texts : texts + "; " + chats;
   }
 
   const EvalArguments& a_;

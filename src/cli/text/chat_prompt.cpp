@@ -1,6 +1,5 @@
 #include "cli/text/chat_prompt.h"
 
-#include <ctime>
 #include <memory>
 
 #include "base/clock.h"
@@ -12,12 +11,7 @@ namespace cairn::cli {
 namespace {
 
 // Today's date: some templates tell it to the model.
-std::string today(const std::string& format) {
-  const auto now = static_cast<std::time_t>(base::wall_time());
-  std::tm parts{};
-  localtime_r(&now, &parts);
-  return data::format_time(parts, format);
-}
+std::string today(const std::string& format) { return data::format_time(data::local_time(base::wall_time()), format); }
 
 }  // namespace
 

@@ -29,14 +29,6 @@ bool has_all(const Tokenizer* tokenizer, const std::vector<std::string>& markers
   return tokenizer == nullptr || std::ranges::all_of(markers, [&](const std::string& one) { return tokenizer->id_of(one).has_value(); });
 }
 
-// The template's eos_token: that of tokenizer_config.json if the tokenizer has it, else the end-of-text token.
-std::string end_text(const TokenizerConfig& config, const Tokenizer* tokenizer) {
-  if (tokenizer == nullptr) return std::string(kEndOfText);
-  const std::optional<std::string> said = config.special_token("eos_token");
-  if (said && tokenizer->id_of(*said)) return *said;
-  return std::string(tokenizer->end_of_text_name());
-}
-
 // The template `format` from outside, with the variables of tokenizer_config.json and the date of data.template_date.
 Renderer foreign_renderer(const ChatFormat& format, const TokenizerConfig& config, const std::string& day) {
   base::OrderedJson variables = config.template_variables();
@@ -62,7 +54,7 @@ ChatFormat choose_chat_format(const DataOptions& data, const Tokenizer* tokenize
   const std::string& word = data.chat_template;
   ChatFormat format{.name = word, .text = {}, .folder = folder_of(data.tokenizer_file), .end = {}};
   const TokenizerConfig config = config_in(format.folder);
-  format.end = end_text(config, tokenizer);
+  format.end = tokenizer == nullptr ? std::string(kEndOfText) : tokenizer->end_of_text_name();
   const std::optional<std::string> own = config.chat_template();
   if (word == "model" && !own)
     base::fail_input(

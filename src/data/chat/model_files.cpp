@@ -1,31 +1,21 @@
 #include "data/chat/model_files.h"
 
 #include <algorithm>
-#include <filesystem>
 
 #include "base/check.h"
-#include "base/files.h"
 #include "base/json.h"
 #include "data/tokenizer.h"
+#include "data/tokenizer/declared_tokens.h"
 
 namespace cairn::data {
 namespace {
 
-namespace fs = std::filesystem;
 using base::OrderedJson;
 using Texts = std::map<std::string, std::string>;
 
 constexpr const char* kConfig = "tokenizer_config.json";
 constexpr const char* kTemplate = "chat_template.jinja";
 constexpr const char* kGeneration = "generation_config.json";
-constexpr int64_t kChatFileBytes = 16 << 20;
-
-// The file beside the tokenizer, where the model did not bring one.
-void fetch(const std::string& folder, const char* name, Texts& texts) {
-  if (folder.empty() || texts.contains(name)) return;
-  if (const fs::path file = fs::path(folder) / name; fs::is_regular_file(file))
-    texts[name] = base::read_file(file.string(), kChatFileBytes);
-}
 
 OrderedJson parsed(const Texts& texts, const char* name) {
   const auto found = texts.find(name);
@@ -36,8 +26,8 @@ OrderedJson parsed(const Texts& texts, const char* name) {
 }
 
 void put_template(const ChatFormat& format, const Tokenizer& tokenizer, Texts& texts) {
-  fetch(format.folder, kConfig, texts);
-  if (format.is_own) return fetch(format.folder, kTemplate, texts);
+  put_file(format.folder, kConfig, texts);
+  if (format.is_own) return put_file(format.folder, kTemplate, texts);
   texts.erase(kTemplate);
   OrderedJson json = parsed(texts, kConfig);
   if (json.empty()) {  // a learned tokenizer has nothing but its tokenizer.json

@@ -24,12 +24,14 @@ std::string format_time(const std::tm& time, const std::string& format) {
   return text;
 }
 
-std::string day_of(double unix_seconds) {
+std::tm local_time(double unix_seconds) {
   const auto time = static_cast<std::time_t>(unix_seconds);
   std::tm parts{};
   localtime_r(&time, &parts);
-  return format_time(parts, "%Y-%m-%d");
+  return parts;
 }
+
+std::string day_of(double unix_seconds) { return format_time(local_time(unix_seconds), "%Y-%m-%d"); }
 
 std::function<std::string(const std::string&)> date_on(const std::string& day) {
   std::tm time{};

@@ -10,6 +10,9 @@ namespace cairn::data {
 // strftime; at most 256 bytes.
 std::string format_time(const std::tm& time, const std::string& format);
 
+// A Unix time as a date and time here.
+std::tm local_time(double unix_seconds);
+
 // The day of a Unix time here, as data.template_date has it: "2026-01-31".
 std::string day_of(double unix_seconds);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdint>
 #include <fcntl.h>
 #include <poll.h>
 #include <string_view>
@@ -11,7 +12,6 @@
 
 #include <fmt/format.h>
 
-#include "base/clock.h"
 #include "base/files.h"
 #include "base/process.h"
 
@@ -37,16 +37,16 @@ std::string read_holder(int file) {
 }  // namespace
 
 FileLock::FileLock(const std::string& path, const OnWait& on_wait) : path_(path) {
-  const base::RealClock clock;
-  const auto begun = clock.now();
+  int64_t waited_ms = 0;
   try {
     while (true) {
       file_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
       if (file_ < 0) return;
       int taken = ::flock(file_, LOCK_EX | LOCK_NB);
       for (; taken != 0 && (errno == EWOULDBLOCK || errno == EINTR); taken = ::flock(file_, LOCK_EX | LOCK_NB)) {
-        on_wait(base::seconds(clock.now() - begun), read_holder(file_));
+        on_wait(static_cast<double>(waited_ms) / 1e3, read_holder(file_));
         ::poll(nullptr, 0, kTryAgainMs);
+        waited_ms += kTryAgainMs;
       }
       if (taken != 0) return;
       held_ = base::is_file_at(file_, path_);

@@ -10,7 +10,7 @@ namespace cairn::data {
 // locked (read-only folder, a network file system without locks) it holds nothing: work may be done twice, and nothing breaks.
 class FileLock {
  public:
-  // Called while somebody else holds the lock: at once, then about every 50 ms. It may throw, which ends the wait.
+  // Called while somebody else holds the lock: at once, then about every 50 ms, with the sum of these. It may throw, which ends the wait.
   using OnWait = std::function<void(double waited_s, const std::string& holder)>;
   FileLock(const std::string& path, const OnWait& on_wait);
   ~FileLock();

@@ -144,7 +144,7 @@ Format detect_format(const std::string& path, std::string_view head) {
   return Format::text;
 }
 
-std::string skipped_words(const std::string& origin, std::vector<std::string> skipped) {
+std::string describe_skipped(const std::string& origin, std::vector<std::string> skipped) {
   if (skipped.empty()) return "";
   constexpr size_t kNamed = 3;
   std::sort(skipped.begin(), skipped.end());

@@ -37,6 +37,6 @@ std::vector<SourceFile> find_files(const std::string& path, const std::string& f
                                    std::vector<std::string>* skipped = nullptr);
 
 // One line about them: their number and the first names; empty for none.
-std::string skipped_words(const std::string& origin, std::vector<std::string> skipped);
+std::string describe_skipped(const std::string& origin, std::vector<std::string> skipped);
 
 }  // namespace cairn::data

@@ -58,8 +58,7 @@ std::string narrow_encoding(std::string_view head) {
 }
 
 void refuse_encoding(const std::string& key, const std::string& path, const std::string& encoding) {
-  base::fail_input("{} = {}: text in {}, and UTF-8 is read. Convert it: iconv -f {} -t UTF-8 {} > NEW.txt", key, path, encoding, encoding,
-                   path);
+  base::fail_input("{} = {}: is {}; Cairn reads UTF-8. Convert it: iconv -f {} -t UTF-8 {} > NEW.txt", key, path, encoding, encoding, path);
 }
 
 }  // namespace cairn::data

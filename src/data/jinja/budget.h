@@ -13,6 +13,7 @@ namespace cairn::data::jinja {
 inline constexpr int64_t kTemplateBytes = 1 << 20;  // the longest in use have about 30 kB
 inline constexpr int64_t kSteps = 10'000'000;       // one per node visited, item copied or 64 bytes of text made: below a second
 inline constexpr int64_t kMadeBytes = 192 << 20;    // of texts and lists that one rendering makes
+inline constexpr int64_t kWidthMax = 10'000;        // of a text that is padded, and of digits after the point
 inline constexpr int kSyntaxDepth = 100;            // nesting of expressions and statements
 inline constexpr int kCallDepth = 1000;             // nesting of evaluated nodes, through macros too
 inline constexpr int kValueDepth = 100;             // nesting of lists, dicts and other values that hold values

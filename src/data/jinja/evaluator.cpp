@@ -13,7 +13,7 @@ namespace {
 
 using Kind = Expression::Kind;
 
-constexpr std::array kGlobals = {"range", "namespace", "dict", "cycler", "joiner", "raise_exception", "self"};
+constexpr std::array kGlobals = {"range", "namespace", "dict", "cycler", "joiner", "raise_exception"};
 
 }  // namespace
 

@@ -44,7 +44,7 @@ Value join_items(FilterCall& c) {
   bool first = true;
   for (const Value& item : items_of(c.input, c.budget)) {
     if (!std::exchange(first, false)) text += between;
-    text += to_text(attribute && !attribute->is_none() ? get_path(item, *attribute, c.budget) : item, c.budget);
+    text += to_text(part_or_item(item, attribute, c.budget), c.budget);
     c.budget.bytes(between.size());
   }
   return c.give(text);
@@ -180,8 +180,7 @@ Value sorted_items(FilterCall& c) {
   const auto attribute = c.take.take("attribute");
   const Values items = items_of(c.input, c.budget);
   Values keys;
-  for (const Value& item : items)
-    keys.push_back(sort_key(attribute && !attribute->is_none() ? get_path(item, *attribute, c.budget) : item, case_sensitive));
+  for (const Value& item : items) keys.push_back(sort_key(part_or_item(item, attribute, c.budget), case_sensitive));
   return make_list(in_order(items, keys, reverse, c.budget), c.budget);
 }
 
@@ -190,7 +189,7 @@ Value unique_items(FilterCall& c) {
   const auto attribute = c.take.take("attribute");
   Values kept, keys;
   for (const Value& item : items_of(c.input, c.budget)) {
-    Value key = sort_key(attribute && !attribute->is_none() ? get_path(item, *attribute, c.budget) : item, case_sensitive);
+    Value key = sort_key(part_or_item(item, attribute, c.budget), case_sensitive);
     check_key(key, c.budget);
     if (std::any_of(keys.begin(), keys.end(), [&](const Value& known) { return equal(known, key, c.budget); })) continue;
     keys.push_back(std::move(key));
@@ -212,7 +211,7 @@ Value sum_of(FilterCall& c) {
   const auto attribute = c.take.take("attribute");
   Value total = c.take.take("start").value_or(Value(int64_t{0}));
   for (const Value& item : items_of(c.input, c.budget)) {
-    const Value value = attribute && !attribute->is_none() ? get_path(item, *attribute, c.budget) : item;
+    const Value value = part_or_item(item, attribute, c.budget);
     total = apply(Operator::add, total, value, c.budget);
   }
   return total;

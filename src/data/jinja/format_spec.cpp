@@ -10,8 +10,6 @@
 namespace cairn::data::jinja {
 namespace {
 
-constexpr int64_t kFormatWidth = 10'000;  // of widths and precisions
-
 [[noreturn]] void refuse_type(const FormatSpec& spec, const Value& value, TemplateBudget& budget) {
   budget.fail("the format '{}' is not for a {}", spec.type == 0 ? std::string("") : std::string(1, spec.type), type_name(value));
 }
@@ -154,7 +152,7 @@ std::optional<int64_t> read_width(std::string_view text, size_t& at, TemplateBud
   int64_t number = 0;
   for (; at < text.size() && text[at] >= '0' && text[at] <= '9'; ++at) {
     number = 10 * number + (text[at] - '0');
-    if (number > kFormatWidth) budget.fail("a format has a width or precision of more than {}", kFormatWidth);
+    if (number > kWidthMax) budget.fail("a format has a width or precision of more than {}", kWidthMax);
   }
   return number;
 }

@@ -10,8 +10,6 @@
 namespace cairn::data::jinja {
 namespace {
 
-bool is_number(std::string_view text) { return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos; }
-
 // The index that digits give; those beyond any list give one beyond it.
 int64_t index_of(std::string_view digits) { return digits.size() > 9 ? 1'000'000'000 : std::stoll(std::string(digits)); }
 
@@ -81,7 +79,7 @@ class BraceFormat {
       const std::string part(name.substr(at + 1, next - at - 1));
       if (part.empty()) budget_.fail("format: an attribute or item without a name");
       value = !item             ? get_attribute(value, part, budget_)
-              : is_number(part) ? get_item(value, index_of(part), budget_)
+              : is_digits(part) ? get_item(value, index_of(part), budget_)
                                 : get_item(value, part, budget_);
       at = item ? next + 1 : next;
       if (item && at < name.size() && name[at] != '.' && name[at] != '[') budget_.fail("format: only \".\" or \"[\" may follow \"]\"");
@@ -90,7 +88,7 @@ class BraceFormat {
   }
 
   Value argument(std::string_view name) {
-    if (name.empty() || is_number(name)) {
+    if (name.empty() || is_digits(name)) {
       const Numbering now = name.empty() ? Numbering::automatic : Numbering::by_hand;
       if (numbering_ != Numbering::none && numbering_ != now) budget_.fail("format: fields with and without numbers do not mix");
       numbering_ = now;

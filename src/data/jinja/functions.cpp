@@ -117,7 +117,6 @@ Value Evaluator::call_global(const std::string& name, const CallArguments& argum
     take.done();
     return make_joiner(std::move(separator), budget_);
   }
-  if (name == "self") budget_.fail("self cannot be called: there are no blocks");
   const Value argument = take.require(name == "raise_exception" ? "message" : "format");
   take.done();
   if (name == "raise_exception") budget_.fail("the template refuses this conversation: {}", to_text(argument, budget_));

@@ -26,12 +26,6 @@ bool is_rest(TestCall& call, int64_t divisor, int64_t rest) {
 
 bool is_iterable(const Value& value) { return value.is_text() || value.is_list() || value.is_dict() || value.is_undefined(); }
 
-// str.isupper and str.islower: at least one cased character, and none of the other case.
-bool is_in_case(TestCall& call, std::string (*in_case)(std::string_view)) {
-  const std::string text = to_text(call.value, call.budget);
-  return in_case(text) == text && upper(text) != lower(text);
-}
-
 struct KnownTest {
   const char* name;
   bool (*holds)(TestCall&);
@@ -54,14 +48,13 @@ constexpr auto kTests = std::to_array<KnownTest>({
     {"callable",
      [](TestCall& c) {
        return c.value.is<std::shared_ptr<const Macro>>() || c.value.is<std::shared_ptr<const Method>>() ||
-              c.value.is<std::shared_ptr<const Joiner>>() || c.value.is<std::shared_ptr<const Loop>>() ||
-              (c.value.is<Global>() && c.value.as<Global>().name != std::string_view("self"));
+              c.value.is<std::shared_ptr<const Joiner>>() || c.value.is<std::shared_ptr<const Loop>>() || c.value.is<Global>();
      }},
     {"even", [](TestCall& c) { return is_rest(c, 2, 0); }},
     {"odd", [](TestCall& c) { return is_rest(c, 2, 1); }},
     {"divisibleby", [](TestCall& c) { return !truth(apply(Operator::modulo, c.value, c.take.require("num"), c.budget)); }},
-    {"lower", [](TestCall& c) { return is_in_case(c, lower); }},
-    {"upper", [](TestCall& c) { return is_in_case(c, upper); }},
+    {"lower", [](TestCall& c) { return is_lower(to_text(c.value, c.budget)); }},
+    {"upper", [](TestCall& c) { return is_upper(to_text(c.value, c.budget)); }},
     {"sameas",
      [](TestCall& c) {
        const Value other = c.take.require("other");

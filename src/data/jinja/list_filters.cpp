@@ -8,10 +8,6 @@
 namespace cairn::data::jinja {
 namespace {
 
-Value part_or_item(const Value& item, const std::optional<Value>& path, TemplateBudget& budget) {
-  return path && !path->is_none() ? get_path(item, *path, budget) : item;
-}
-
 // The first of the items whose key comes before all others, or after them.
 Value extreme(FilterCall& c, int wanted) {
   const bool case_sensitive = c.take.flag("case_sensitive");

@@ -138,6 +138,10 @@ Value get_path(const Value& value, const Value& path, TemplateBudget& budget) {
   return found;
 }
 
+Value part_or_item(const Value& value, const std::optional<Value>& path, TemplateBudget& budget) {
+  return path && !path->is_none() ? get_path(value, *path, budget) : value;
+}
+
 Value get_slice(const Value& value, const Slice& slice, TemplateBudget& budget) {
   refuse_undefined(value, "slice", budget);
   if (value.is_text()) {

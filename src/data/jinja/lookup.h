@@ -15,6 +15,8 @@ Value get_own_attribute(const Value& value, const std::string& name, TemplateBud
 Value get_item(const Value& value, const Value& key, TemplateBudget& budget);
 // The path of map(attribute="a.b") and selectattr: names and numbers separated by dots.
 Value get_path(const Value& value, const Value& path, TemplateBudget& budget);
+// The same, and the value itself where `path` is not given or none.
+Value part_or_item(const Value& value, const std::optional<Value>& path, TemplateBudget& budget);
 
 struct Slice {
   std::optional<int64_t> first;

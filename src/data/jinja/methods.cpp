@@ -117,9 +117,8 @@ int64_t occurrences(MethodCall& call) {
 
 // center, ljust, rjust, and zfill, which puts zeros after the sign.
 Value at_width(MethodCall& call, Ends sides, bool zeros = false) {
-  constexpr int64_t kWidth = 10'000;
   const Value width = call.take.require("width");
-  if (!width.is_integer() || width.integer() > kWidth) call.budget.fail("a width must be a whole number up to {}", kWidth);
+  if (!width.is_integer() || width.integer() > kWidthMax) call.budget.fail("a width must be a whole number up to {}", kWidthMax);
   const std::string fill = zeros ? "0" : call.take.text_or("fillchar", " ");
   if (character_count(fill) != 1) call.budget.fail("a text is filled with one character, not with '{}'", fill.substr(0, 100));
   std::string_view text = call.self.text();
@@ -128,7 +127,7 @@ Value at_width(MethodCall& call, Ends sides, bool zeros = false) {
     sign = text.substr(0, 1);
     text.remove_prefix(1);
   }
-  call.budget.bytes(static_cast<size_t>(kWidth) * fill.size());
+  call.budget.bytes(static_cast<size_t>(kWidthMax) * fill.size());
   return make_text(sign + justified(text, std::max<int64_t>(width.integer(), 0) - static_cast<int64_t>(sign.size()), fill, sides),
                    call.budget);
 }
@@ -147,13 +146,6 @@ Value parted(MethodCall& call, bool last) {
       {made(text.substr(0, at), call.budget), made(separator, call.budget), made(text.substr(at + separator.size()), call.budget)},
       call.budget, List::Form::tuple);
 }
-
-// islower and isupper: at least one character with case, and none of the other one.
-bool in_one_case(const std::string& text, std::string (*in_case)(std::string_view)) {
-  return in_case(text) == text && upper(text) != lower(text);
-}
-
-bool only_digits(const std::string& text) { return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos; }
 
 Value without(MethodCall& call, bool suffix) {
   const std::string part = call.take.text(suffix ? "suffix" : "prefix");
@@ -241,11 +233,11 @@ constexpr auto kTextMethods = std::to_array<Known>({
     {"isalpha", [](MethodCall& c) { return Value(all_of_kind(c.self.text(), data::Kind::letter)); }},
     {"isalnum", [](MethodCall& c) { return Value(all_of_kind(c.self.text(), data::Kind::letter | data::Kind::number)); }},
     {"isascii", [](MethodCall& c) { return Value(std::ranges::all_of(c.self.text(), [](char one) { return (one & 0x80) == 0; })); }},
-    {"isdecimal", [](MethodCall& c) { return Value(only_digits(c.self.text())); }},
-    {"isdigit", [](MethodCall& c) { return Value(only_digits(c.self.text())); }},
+    {"isdecimal", [](MethodCall& c) { return Value(is_digits(c.self.text())); }},
+    {"isdigit", [](MethodCall& c) { return Value(is_digits(c.self.text())); }},
     {"isnumeric", [](MethodCall& c) { return Value(all_of_kind(c.self.text(), data::Kind::number)); }},
-    {"islower", [](MethodCall& c) { return Value(in_one_case(c.self.text(), lower)); }},
-    {"isupper", [](MethodCall& c) { return Value(in_one_case(c.self.text(), upper)); }},
+    {"islower", [](MethodCall& c) { return Value(is_lower(c.self.text())); }},
+    {"isupper", [](MethodCall& c) { return Value(is_upper(c.self.text())); }},
 });
 
 constexpr auto kDictMethods = std::to_array<Known>({

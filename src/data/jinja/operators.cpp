@@ -118,7 +118,7 @@ Value repeated(const Value& value, int64_t times, TemplateBudget& budget) {
   return make_list(std::move(items), budget, value.list().form);
 }
 
-bool is_row(const Value& value) { return value.is_text() || (value.is_list() && value.list().can_be_joined()); }
+bool is_row(const Value& value) { return value.is_text() || (value.is_list() && value.list().is_list_or_tuple()); }
 
 Value calculate(Operator sign, std::string_view written, const Value& left, const Value& right, TemplateBudget& budget) {
   if (left.is_integer() && right.is_integer()) return integers(sign, left.integer(), right.integer(), budget);

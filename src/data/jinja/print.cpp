@@ -52,8 +52,6 @@ class Printer {
     } else if (value.is_dict()) {
       print_dict(value.dict());
       return;
-    } else if (value.is<Global>() && value.as<Global>().name == std::string_view("self")) {
-      text += "<TemplateReference None>";
     } else {
       budget_.fail("a {} has no text to write", type_name(value));
     }
@@ -140,7 +138,7 @@ class JsonWriter {
       write_number(value.number());
     } else if (value.is_text()) {
       quote(value.text());
-    } else if (value.is_list() && value.list().can_be_joined()) {
+    } else if (value.is_list() && value.list().is_list_or_tuple()) {
       write_list(value.list(), depth);
       return;
     } else if (value.is_dict()) {

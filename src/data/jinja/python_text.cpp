@@ -229,6 +229,10 @@ std::string title(std::string_view text) {
   return made;
 }
 
+bool is_lower(std::string_view text) { return lower(text) == text && upper(text) != text; }
+bool is_upper(std::string_view text) { return upper(text) == text && lower(text) != text; }
+bool is_digits(std::string_view text) { return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos; }
+
 bool all_of_kind(std::string_view text, uint8_t kinds) {
   for (size_t at = 0; at < text.size();) {
     const Character character = character_at(text, at);

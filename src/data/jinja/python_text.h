@@ -40,7 +40,10 @@ std::string upper(std::string_view text);
 std::string lower(std::string_view text);
 std::string swap_case(std::string_view text);
 std::string capitalize(std::string_view text);
-std::string title(std::string_view text);                // str.title: every run of alphabetic characters begins with a capital
+std::string title(std::string_view text);  // str.title: every run of alphabetic characters begins with a capital
+bool is_lower(std::string_view text);      // str.islower: a character with case, and none of the other one
+bool is_upper(std::string_view text);
+bool is_digits(std::string_view text);                   // not empty, and 0 to 9 alone
 bool all_of_kind(std::string_view text, uint8_t kinds);  // not empty, and every character has one of the data::Kind bits
 
 }  // namespace cairn::data::jinja

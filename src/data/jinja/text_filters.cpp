@@ -11,8 +11,6 @@
 namespace cairn::data::jinja {
 namespace {
 
-constexpr int64_t kCenterWidth = 10'000;
-
 // 2, 8 or 16 for a number that begins with 0b, 0o or 0x, else 0.
 int prefix_base(std::string_view digits) {
   if (digits.size() < 2 || digits[0] != '0') return 0;
@@ -90,7 +88,7 @@ Value float_of(FilterCall& c) {
 
 Value centered(FilterCall& c) {
   const int64_t width = c.take.integer_or("width", 80);
-  if (width > kCenterWidth) c.budget.fail("filter 'center': 'width' is {}, and at most {}", width, kCenterWidth);
+  if (width > kWidthMax) c.budget.fail("filter 'center': 'width' is {}, and at most {}", width, kWidthMax);
   return c.give(justified(c.text(), width, " ", Ends{}));
 }
 

@@ -185,7 +185,7 @@ int order(const Value& left, const Value& right, TemplateBudget& budget) {
     budget.step(static_cast<int64_t>(left.text().size()) / 64);
     return left.text().compare(right.text());
   }
-  if (left.is_list() && right.is_list() && left.list().form == right.list().form && left.list().can_be_joined()) {
+  if (left.is_list() && right.is_list() && left.list().form == right.list().form && left.list().is_list_or_tuple()) {
     const Values& a = left.list().items;
     const Values& b = right.list().items;
     for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)

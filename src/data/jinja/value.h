@@ -29,7 +29,7 @@ struct Undefined {
   std::shared_ptr<const std::string> name;
 };
 struct None {};
-// One of the functions that templates may call (range, namespace, dict, cycler, joiner, raise_exception, strftime_now), or `self`.
+// One of the functions that templates may call (range, namespace, dict, cycler, joiner, raise_exception, strftime_now).
 struct Global {
   const char* name;
 };
@@ -104,7 +104,7 @@ struct List {
   bool is_set() const { return form == Form::keys || form == Form::pairs; }  // compared whatever the order
   bool has_length() const { return form != Form::once; }
   bool has_indices() const { return form == Form::list || form == Form::tuple || form == Form::range; }
-  bool can_be_joined() const { return form == Form::list || form == Form::tuple; }  // by + and *
+  bool is_list_or_tuple() const { return form == Form::list || form == Form::tuple; }
 };
 
 // Entries in insertion order. Dicts in templates are small, so lookup is a linear search.

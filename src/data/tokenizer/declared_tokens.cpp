@@ -40,7 +40,7 @@ std::optional<int32_t> id_in(const Bpe& bpe, const std::optional<std::string>& t
 
 }  // namespace
 
-std::string declaring_folder(const std::string& tokenizer_file) {
+std::string tokenizer_folder(const std::string& tokenizer_file) {
   if (tokenizer_file.empty() || fs::is_directory(tokenizer_file)) return tokenizer_file;
   const fs::path path(tokenizer_file);
   static constexpr std::array kNames = {"tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt", "encoder.json", "vocab.bpe"};
@@ -73,12 +73,14 @@ void apply_added_tokens(const TokenizerConfig& config, Bpe& bpe) {
   }
 }
 
+void put_file(const std::string& folder, const char* name, std::map<std::string, std::string>& texts) {
+  if (folder.empty() || texts.contains(name)) return;
+  if (const fs::path file = fs::path(folder) / name; fs::is_regular_file(file))
+    texts[name] = base::read_file(file.string(), kDeclaringBytes);
+}
+
 void put_tokenizer_files(const std::string& tokenizer_file, std::map<std::string, std::string>& texts) {
-  const fs::path folder = declaring_folder(tokenizer_file);
-  if (folder.empty()) return;
-  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"})
-    if (const fs::path file = folder / name; !texts.contains(name) && fs::is_regular_file(file))
-      texts[name] = base::read_file(file.string(), kDeclaringBytes);
+  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) put_file(tokenizer_folder(tokenizer_file), name, texts);
 }
 
 }  // namespace cairn::data

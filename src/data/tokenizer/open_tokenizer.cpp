@@ -51,7 +51,7 @@ std::unique_ptr<Tokenizer> open_file(const std::string& path, const TokenizerCon
 
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& given) {
   const std::string path = std::filesystem::is_directory(given) ? file_in(given) : given;
-  const std::string folder = declaring_folder(path);
+  const std::string folder = tokenizer_folder(path);
   const TokenizerConfig config = folder.empty() ? TokenizerConfig() : open_tokenizer_config(folder);
   std::unique_ptr<Tokenizer> tokenizer = open_file(path, config);
   if (!folder.empty()) tokenizer->declare(declared_tokens(folder, config, *tokenizer));

@@ -26,8 +26,8 @@ class SentencepieceTokenizer final : public Tokenizer {
  public:
   using Tokenizer::encode;
 
-  SentencepieceTokenizer(const std::string& bytes, const std::string& name, bool adds_begin)
-      : name_(name), adds_begin_(adds_begin), model_(read_sentencepiece_model(bytes, name)), controls_(control_tokens(model_)) {
+  SentencepieceTokenizer(const std::string& bytes, const std::string& name, bool add_bos)
+      : name_(name), add_bos_(add_bos), model_(read_sentencepiece_model(bytes, name)), controls_(control_tokens(model_)) {
     try {
       const auto status = processor_.LoadFromSerializedProto(bytes);
       if (!status.ok()) base::fail_input("{}: SentencePiece refuses it: {}", name, status.ToString());
@@ -103,7 +103,7 @@ class SentencepieceTokenizer final : public Tokenizer {
   }
   bool is_split_point(char, char) const override { return false; }
   std::vector<int32_t> begin_ids() const override {
-    return adds_begin_ && processor_.bos_id() >= 0 ? std::vector<int32_t>{processor_.bos_id()} : std::vector<int32_t>{};
+    return add_bos_ && processor_.bos_id() >= 0 ? std::vector<int32_t>{processor_.bos_id()} : std::vector<int32_t>{};
   }
   std::string json() const override { return sentencepiece_json(model_); }
 
@@ -118,7 +118,7 @@ class SentencepieceTokenizer final : public Tokenizer {
   }
 
   std::string name_;
-  bool adds_begin_;
+  bool add_bos_;
   SentencepieceModel model_;
   AddedTokens controls_;
   sentencepiece::SentencePieceProcessor processor_;
@@ -129,8 +129,8 @@ class SentencepieceTokenizer final : public Tokenizer {
 
 bool has_sentencepiece() { return true; }
 
-std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(std::string bytes, const std::string& name, bool adds_begin) {
-  return std::make_unique<SentencepieceTokenizer>(bytes, name, adds_begin);
+std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(std::string bytes, const std::string& name, bool add_bos) {
+  return std::make_unique<SentencepieceTokenizer>(bytes, name, add_bos);
 }
 
 }  // namespace cairn::data

@@ -10,8 +10,8 @@ namespace cairn::data {
 // Whether Cairn was built with the library.
 bool has_sentencepiece();
 
-// `bytes` is the file, `name` (a path) appears in errors. `adds_begin`: the model's bos goes before a text (EncodeOptions::add_special), as
+// `bytes` is the file, `name` (a path) appears in errors. `add_bos`: the model's bos goes before a text (EncodeOptions::add_special), as
 // in `transformers` unless add_bos_token is false. Refused where Cairn was built without the library.
-std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(std::string bytes, const std::string& name, bool adds_begin = true);
+std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(std::string bytes, const std::string& name, bool add_bos = true);
 
 }  // namespace cairn::data

@@ -37,20 +37,26 @@ OrderedJson to_json(const MetricsRow::Value& value) {
   return list;
 }
 
+// What to_json writes for a double.
+std::optional<double> number_in(const OrderedJson& json) {
+  if (json.is_number()) return json.get<double>();
+  if (json.is_null() || json == kNan) return std::numeric_limits<double>::quiet_NaN();
+  if (json == kInfinity) return std::numeric_limits<double>::infinity();
+  if (json == kMinusInfinity) return -std::numeric_limits<double>::infinity();
+  return std::nullopt;
+}
+
 MetricsRow::Value from_json(const OrderedJson& json) {
   if (json.is_number_unsigned() && json.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) return json.get<double>();
   if (json.is_number_integer()) return json.get<int64_t>();
-  if (json.is_number_float()) return json.get<double>();
   if (json.is_boolean()) return int64_t{json.get<bool>()};
-  if (json.is_null()) return std::numeric_limits<double>::quiet_NaN();
-  if (json.is_array() && std::all_of(json.begin(), json.end(), [](const OrderedJson& one) { return one.is_number(); }))
-    return json.get<std::vector<double>>();
-  if (!json.is_string()) return compact(json);
-  const auto& text = json.get_ref<const std::string&>();
-  if (text == kNan) return std::numeric_limits<double>::quiet_NaN();
-  if (text == kInfinity) return std::numeric_limits<double>::infinity();
-  if (text == kMinusInfinity) return -std::numeric_limits<double>::infinity();
-  return text;
+  if (const std::optional<double> number = number_in(json)) return *number;
+  if (json.is_array() && std::all_of(json.begin(), json.end(), [](const OrderedJson& one) { return number_in(one).has_value(); })) {
+    std::vector<double> numbers;
+    for (const OrderedJson& one : json) numbers.push_back(*number_in(one));
+    return numbers;
+  }
+  return json.is_string() ? json.get<std::string>() : compact(json);
 }
 
 constexpr size_t kLineBytesMax = 1 << 20;
@@ -145,24 +151,27 @@ int64_t MetricsRow::integer(std::string_view name) const {
 Metrics::Metrics(std::filesystem::path path, const Disk& disk, LogFile::Warn warn)
     : file_(mended(std::move(path), disk), disk, std::move(warn)) {}
 
-void Metrics::append(const std::string& text) {
+void Metrics::write(const MetricsRow& row) {
+  const std::string line = to_line(row) + "\n";
   const std::lock_guard lock(mutex_);
-  file_.append(as_bytes(text));
+  file_.append(as_bytes(line));
 }
-
-void Metrics::write(const MetricsRow& row) { append(to_line(row) + "\n"); }
 
 void Metrics::write_before_evaluation(const MetricsRow& row) {
   std::string line = to_line(row);
   line.pop_back();  // the brace
-  append(line.append(kEvaluation));
+  const std::lock_guard lock(mutex_);
+  open_row_ = line.append(kEvaluation);
+  open_row_lost_ = !file_.append(as_bytes(open_row_));
 }
 
 void Metrics::evaluated(const MetricsRow& values) {
   const std::string line = to_line(values);
   const std::string_view begin = "{\"eval_loss\":";
   CAIRN_CHECK(line.starts_with(begin), "the values of an evaluation begin with {}", line);
-  append(line.substr(begin.size()) + "\n");
+  const std::string rest = line.substr(begin.size()) + "\n";
+  const std::lock_guard lock(mutex_);
+  open_row_lost_ ? file_.append(as_bytes(open_row_ + rest)) : file_.append(as_bytes(rest), open_row_);
 }
 
 std::vector<MetricsRow> read_metrics(const std::filesystem::path& path, int64_t rows_max) {

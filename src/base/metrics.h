@@ -40,10 +40,10 @@ class Metrics {
   void evaluated(const MetricsRow& values);
 
  private:
-  void append(const std::string& text);
-
   std::mutex mutex_;
   LogFile file_;
+  std::string open_row_;  // the last row whose evaluation follows, up to its values
+  bool open_row_lost_ = false;
 };
 
 // The first `rows_max` rows of a file, without an incomplete last line. Anything else malformed is corrupt_file with its line.

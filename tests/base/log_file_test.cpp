@@ -66,6 +66,44 @@ TEST(LogFile, BeginsAgainWithItsHeaderWhenItsFolderWasDeleted) {
   EXPECT_THAT(warned, ElementsAre(HasSubstr("was deleted: it begins again here")));
 }
 
+TEST(LogFile, BeginsAgainWithAWholePieceWhereTheDiskTookAPartOfIt) {
+  const harness::ScratchFolder folder;
+  std::filesystem::create_directory(folder / "run");
+  FaultyDisk disk({.full_after_bytes = 13});
+  LogFile file(folder / "run/x", disk, {}, "header\n");
+  for (const char* line : {"one\n", "two\n"}) file.append(as_bytes(line));
+  EXPECT_EQ(folder.text_of("run/x"), "header\none\ntw");
+  std::filesystem::remove_all(folder / "run");
+  disk.recover();
+  file.append(as_bytes("three\n"));
+  EXPECT_EQ(folder.text_of("run/x"), "header\ntwo\nthree\n");
+}
+
+TEST(LogFile, BeginsAgainWhereAnotherFileHasItsName) {
+  const harness::ScratchFolder folder;
+  LogFile file(folder / "x");
+  file.append(as_bytes("one\n"));
+  std::filesystem::rename(folder / "x", folder / "moved");
+  folder.file("x", "other\n");
+  file.append(as_bytes("two\n"));
+  EXPECT_EQ(folder.text_of("x"), "other\ntwo\n");
+  EXPECT_EQ(folder.text_of("moved"), "one\n");
+}
+
+TEST(LogFile, SaysHowManyPiecesWereLost) {
+  const harness::ScratchFolder folder;
+  FaultyDisk disk({.full_after_bytes = 0});
+  std::vector<std::string> warned;
+  LogFile file(folder / "x", disk, [&](const std::string& text) { warned.push_back(text); });
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(file.append(as_bytes(std::string(LogFile::kWaitingMax / 4, 'x'))));
+  EXPECT_FALSE(file.append(as_bytes("lost")));
+  EXPECT_TRUE(file.append(as_bytes("kept"), "the first half of it"));
+  disk.recover();
+  EXPECT_FALSE(file.append(as_bytes("lost")));
+  file.append(as_bytes("end"));
+  EXPECT_THAT(warned, ElementsAre(HasSubstr("disk full writing"), HasSubstr(": 2 pieces lost while it could not be written")));
+}
+
 TEST(LogFile, SaysWhyItCannotBeOpened) {
   const harness::ScratchFolder folder;
   const Error error = error_of([&] { LogFile file(folder / "missing/x"); });

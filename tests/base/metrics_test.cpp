@@ -74,6 +74,41 @@ TEST(Metrics, CompletesARowWithItsEvaluation) {
   EXPECT_EQ(folder.text_of("m"), "{\"step\":1,\"loss\":0.5,\"eval_loss\":0.25,\"eval_accuracy\":1.0}\n{\"step\":2,\"loss\":0.5}\n");
 }
 
+TEST(Metrics, CompletesARowWhoseFolderWasDeletedDuringItsEvaluation) {
+  const harness::ScratchFolder folder;
+  for (const bool disk_fills : {false, true}) {
+    std::filesystem::create_directory(folder / "run");
+    FaultyDisk disk(disk_fills ? DiskFaults{.full_after_bytes = 70} : DiskFaults{});
+    Metrics metrics(folder / "run/m", disk);
+    metrics.write(row(1));
+    metrics.write_before_evaluation(row(2));
+    if (disk_fills) metrics.evaluated({{{"eval_loss", 0.123456789}, {"eval_accuracy", 0.123456789}}});  // torn
+    std::filesystem::remove_all(folder / "run");
+    disk.recover();
+    if (!disk_fills) metrics.evaluated({{{"eval_loss", 0.123456789}, {"eval_accuracy", 0.123456789}}});
+    metrics.write(row(3));
+    const std::string evaluated = "{\"step\":2,\"loss\":0.5,\"eval_loss\":0.123456789,\"eval_accuracy\":0.123456789}\n";
+    EXPECT_EQ(folder.text_of("run/m"), evaluated + "{\"step\":3,\"loss\":0.5}\n") << disk_fills;
+    EXPECT_EQ(disk.fired() > 0, disk_fills);
+    std::filesystem::remove_all(folder / "run");
+  }
+}
+
+// Lists with numbers that are not finite were read back as text.
+TEST(Metrics, KeepsNumbersOfListsThatAreNotFinite) {
+  const harness::ScratchFolder folder;
+  const double inf = std::numeric_limits<double>::infinity();
+  Metrics(folder / "m").write({{{"norms", std::vector<double>{0.5, std::nan(""), inf, -inf}}}});
+  const std::vector<MetricsRow> rows = read_metrics(folder / "m");
+  const auto* norms = std::get_if<std::vector<double>>(&rows.at(0).values.at(0).second);
+  ASSERT_NE(norms, nullptr);
+  ASSERT_EQ(norms->size(), 4u);
+  EXPECT_EQ((*norms)[0], 0.5);
+  EXPECT_TRUE(std::isnan((*norms)[1]));
+  EXPECT_EQ((*norms)[2], inf);
+  EXPECT_EQ((*norms)[3], -inf);
+}
+
 TEST(Metrics, KeepsListsOfNumbers) {
   const harness::ScratchFolder folder;
   const MetricsRow written{{{"rank_seconds", std::vector<double>{0.1, 2, 1.0 / 3}}}};

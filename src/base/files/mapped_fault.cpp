@@ -28,15 +28,17 @@ void say(const char* text) {
 
 // Async-signal-safe.
 void on_bus_error(int signal, siginfo_t* info, void*) {
+  const bool sent = info->si_code <= 0;  // by a process (kill, raise), and not by an access to memory: there is no address
   const auto at = reinterpret_cast<uintptr_t>(info->si_addr);
   for (const Mapping& mapping : mappings) {
-    if (at < mapping.begin.load() || at >= mapping.end.load()) continue;
+    if (sent || at < mapping.begin.load() || at >= mapping.end.load()) continue;
     say("\ncairn: ");
     say(mapping.path.load());
     say(": became shorter while it was in use, or its disk failed. Restore the file; a run continues with --resume.\n");
     ::_exit(kBadInput);
   }
   ::sigaction(signal, &earlier_action, nullptr);  // not ours: the access is repeated and has its usual effect
+  if (sent) ::raise(signal);                      // nothing is repeated; it arrives when this handler returns
 }
 
 void install_once() {

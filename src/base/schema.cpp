@@ -182,6 +182,16 @@ Check at_least(double low) { return {Check::Kind::at_least, low, 0, {}}; }
 Check more_than(double low) { return {Check::Kind::more_than, low, 0, {}}; }
 Check between(double low, double high) { return {Check::Kind::between, low, high, {}}; }
 Check one_of(std::vector<std::string> names) { return {Check::Kind::one_of, 0, 0, std::move(names)}; }
+Check path() { return {Check::Kind::path, 0, 0, {}}; }
+Check path_or_word(std::string ending) { return {Check::Kind::path, 0, 0, {std::move(ending)}}; }
+Check may_change(Check check) {
+  check.may_change = true;
+  return check;
+}
+
+bool is_path(const Check& check, const std::string& value) {
+  return check.kind == Check::Kind::path && !value.empty() && (check.names.empty() || value.ends_with(check.names.front()));
+}
 
 std::string type_name(const Setting& value) {
   static constexpr const char* kNames[] = {"boolean",         "integer",          "number",         "string",
@@ -211,10 +221,12 @@ void check_section(const Section& section) {
                   section.name, entry.key, old, word);
     const bool of_text =
         std::holds_alternative<std::string>(entry.default_value) || std::holds_alternative<std::vector<std::string>>(entry.default_value);
-    const bool fits = entry.check.kind == Check::Kind::any ||
-                      (entry.check.kind == Check::Kind::one_of ? of_text : !of_text && !std::holds_alternative<bool>(entry.default_value));
+    const bool fits =
+        entry.check.kind == Check::Kind::any || (entry.check.kind == Check::Kind::one_of || entry.check.kind == Check::Kind::path
+                                                     ? of_text
+                                                     : !of_text && !std::holds_alternative<bool>(entry.default_value));
     CAIRN_CHECK(fits, "schema {}: {} is a {}, which cannot be \"{}\"", section.name, entry.key, type_name(entry.default_value),
-                entry.check.allowed());
+                entry.check.kind == Check::Kind::path ? "a path" : entry.check.allowed());
     CAIRN_CHECK(entry.check.holds(entry.default_value), "schema {}: the default {} = {} is not {}", section.name, entry.key,
                 to_toml(entry.default_value), entry.check.allowed());
   }

@@ -16,11 +16,12 @@ using Setting = std::variant<bool, int64_t, double, std::string, std::vector<std
 
 // What a value must satisfy; for a list, what every element must satisfy. Made by the functions below.
 struct Check {
-  enum class Kind { any, at_least, more_than, between, one_of };
+  enum class Kind { any, at_least, more_than, between, one_of, path };
   Kind kind = Kind::any;
   double low = 0;
   double high = 0;
   std::vector<std::string> names;
+  bool may_change = false;  // made by may_change()
 
   bool holds(const Setting& value) const;  // NaN never holds
   std::string allowed() const;             // "at least 1", "one of fp32, bf16"; empty for any
@@ -30,6 +31,12 @@ Check at_least(double low);
 Check more_than(double low);
 Check between(double low, double high);  // both ends allowed
 Check one_of(std::vector<std::string> names);
+Check path();                            // any text; relative ones begin where the run was started, also when it is resumed elsewhere
+Check path_or_word(std::string ending);  // a path where it ends so ("X.jinja"), else a word
+Check may_change(Check check = {});      // of a key of [model]: the weights do not depend on it, so a resumed run may change it
+
+// Whether a value of a key with this check is a path, and not a word.
+bool is_path(const Check& check, const std::string& value);
 
 // One key of a section, without the struct it fills: what help texts, the reference page and Recipe see.
 struct Entry {

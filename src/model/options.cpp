@@ -11,10 +11,12 @@ base::Schema<ModelOptions> model_schema() {
       "The shape of the model; its vocabulary comes from the tokenizer.",
       {{"kind", &O::kind, "Kind of model.", base::one_of(model_names())},
        {"from", &O::from,
-        "A Hugging Face directory, a run or a snapshot to start from. Its config.json sets all other keys here. Empty: a new model."},
+        "A Hugging Face directory, a run or a snapshot to start from. Its config.json sets all other keys here. Empty: a new model.",
+        base::may_change(base::path())},
        {"train", &O::train,
         "Parameters to train: names with * for anything (\"*.mlp.*\"), or roles (\"role:norm\"). Empty: the adapters, or all where there "
-        "are none."},
+        "are none.",
+        base::may_change()},
        {"layers", &O::layers, "Decoder layers (hidden layers of a classifier).", base::between(1, 10000), {"num_hidden_layers"}},
        {"embed", &O::embed, "Width of the hidden states.", base::between(1, 1 << 20), {"hidden_size"}},
        {"heads", &O::heads, "Attention heads.", base::between(1, 65536), {"num_attention_heads"}},
@@ -26,12 +28,12 @@ base::Schema<ModelOptions> model_schema() {
        {"head_dim", &O::head_dim, "Width of a head; 0: embed / heads.", base::between(0, 65536)},
        {"mlp", &O::mlp, "Hidden width of the MLP.", base::between(1, 1 << 22), {"intermediate_size"}},
        {"tied", &O::tied, "Whether the output head is the embedding table.", base::any(), {"tie_word_embeddings"}},
-       {"rope_theta", &O::rope_theta, "Base of the rotary angles.", base::more_than(1)},
-       {"norm_eps", &O::norm_eps, "Added under the square root of norms.", base::more_than(0), {"rms_norm_eps"}},
+       {"rope_theta", &O::rope_theta, "Base of the rotary angles.", base::may_change(base::more_than(1))},
+       {"norm_eps", &O::norm_eps, "Added under the square root of norms.", base::may_change(base::more_than(0)), {"rms_norm_eps"}},
        {"dropout",
         &O::dropout,
         "Dropout rate of what the embedding and each branch add to the residual stream, in training.",
-        base::between(0, 0.9),
+        base::may_change(base::between(0, 0.9)),
         {"resid_pdrop"}},
        {"residual", &O::residual,
         "Wiring of the residual stream. ladder: attention and MLP read the stream without the branch before, so its tensor-parallel "
@@ -39,7 +41,8 @@ base::Schema<ModelOptions> model_schema() {
         base::one_of(kWirings)},
        {"ladder_layers", &O::ladder_layers, "Layers with the ladder wiring: \"all\", \"last 8\", or numbers from 0 on: \"0,2,5\"."},
        {"convert", &O::convert,
-        "Allows weights of a model with another wiring. The model computes another function at first and has to be trained."},
+        "Allows weights of a model with another wiring. The model computes another function at first and has to be trained.",
+        base::may_change()},
        {"batch_norm", &O::batch_norm, "Batch normalisation after each hidden layer of a classifier."}}};
 }
 

@@ -55,7 +55,8 @@ base::Schema<PipelineOptions> pipeline_schema() {
         "Who does what when; `cairn schedule --all` compares them.",
         base::one_of(schedule_names()),
         {"pipeline_parallel_schedule"}},
-       {"csv", &O::csv, "A file with a schedule, one line per rank with cells such as 0F0, 1B3, 0I2, 0W2; it wins over schedule."},
+       {"csv", &O::csv, "A file with a schedule, one line per rank with cells such as 0F0, 1B3, 0I2, 0W2; it wins over schedule.",
+        base::path()},
        {"micro_batches", &O::micro_batches,
         "Micro-batches of a rank's samples that go through the pipeline one after the other; 0: four for each rank along pp, as far as "
         "there "

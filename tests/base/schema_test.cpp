@@ -154,6 +154,18 @@ TEST(Schema, RefusesToContradictItself) {
   EXPECT_NE(with({{"A.b", &One::a, ""}}).find("key \"A.b\" must be lower-case"), std::string::npos);
 }
 
+TEST(Check, TellsPathsFromWords) {
+  EXPECT_TRUE(is_path(path(), "texts/a.txt"));
+  EXPECT_FALSE(is_path(path(), ""));
+  EXPECT_FALSE(is_path(any(), "texts/a.txt"));
+  EXPECT_TRUE(is_path(path_or_word(".jinja"), "my.jinja"));
+  EXPECT_FALSE(is_path(path_or_word(".jinja"), "chatml"));
+  EXPECT_TRUE(is_path(may_change(path()), "a"));
+  EXPECT_TRUE(may_change(at_least(1)).may_change && may_change(at_least(1)).holds(int64_t{1}) &&
+              !may_change(at_least(1)).holds(int64_t{0}));
+  EXPECT_TRUE(path().holds(std::string("anything")));
+}
+
 TEST(ToToml, IsTomlThatKeepsTheType) {
   EXPECT_EQ(to_toml(Setting(true)), "true");
   EXPECT_EQ(to_toml(Setting(int64_t{-3})), "-3");

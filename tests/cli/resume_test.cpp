@@ -1,9 +1,15 @@
 // Resuming a run: what is said about it, what is kept of its recipe, and what is refused.
+#include <set>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cli/launch/resumed_recipe.h"
+#include "data/options.h"
+#include "model/options.h"
 #include "program.h"
 #include "snapshot/run_lock.h"
+#include "train/settings.h"
 
 namespace cairn::cli {
 namespace {
@@ -33,6 +39,38 @@ class Resumed : public testing::Test {
   }
   harness::ScratchFolder scratch;
 };
+
+// A new key of text must say which it is: base::path() in its schema, or a line here.
+TEST(ResumedRecipe, KnowsOfEveryKeyWhetherItIsAPath) {
+  const std::set<std::string> words{"model.train",        "model.ladder_layers", "model.lora.targets", "data.text_field",
+                                    "data.template_date", "train.fp8_layers",    "pipeline.split",     "recompute.modules",
+                                    "island.meet",        "island.listen",       "log.prompt"};
+  std::set<std::string> paths, others;
+  for (const base::Section& section : train::recipe_sections())
+    for (const base::Entry& entry : section.entries) {
+      const bool text =
+          std::holds_alternative<std::string>(entry.default_value) || std::holds_alternative<std::vector<std::string>>(entry.default_value);
+      const std::string key = section.name + "." + entry.key;
+      if (entry.check.kind == base::Check::Kind::path) paths.insert(key);
+      if (text && entry.check.kind == base::Check::Kind::any) others.insert(key);
+    }
+  EXPECT_EQ(others, words);
+  EXPECT_THAT(paths, testing::ElementsAre("data.path", "data.sources", "data.template", "data.tokenizer_file", "model.from",
+                                          "model.lora.from", "pipeline.csv"));
+}
+
+TEST(ResumedRecipe, MovesRelativePathsAlone) {
+  base::Recipe::File saved{.text =
+                               "[data]\nsources = [\"a.txt\", \"/b.txt\"]\ntemplate = \"own.jinja\"\ntext_field = \"a/b\"\n"
+                               "[model]\nfrom = \"../base\"\n",
+                           .name = "recipe.toml"};
+  const base::Recipe moved = read_saved_recipe(saved, "/home/run");
+  const data::DataOptions data = base::Recipe(moved).read(data::data_schema());
+  EXPECT_THAT(data.sources, testing::ElementsAre("/home/run/a.txt", "/b.txt"));
+  EXPECT_EQ(data.chat_template, "/home/run/own.jinja");
+  EXPECT_EQ(data.text_field, "a/b");
+  EXPECT_EQ(base::Recipe(moved).read(model::model_schema()).from, "/home/base");
+}
 
 TEST_F(Resumed, NamesTheRunTheStepAndEveryChangedKey) {
   const Outcome more = in("home", {"train", "--resume", "auto", "--set", "train.steps=6", "--set", "optim.learning_rate=0.001"});

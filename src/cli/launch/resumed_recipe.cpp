@@ -1,7 +1,6 @@
 #include "cli/launch/resumed_recipe.h"
 
 #include <algorithm>
-#include <array>
 
 #include <fmt/format.h>
 
@@ -10,6 +9,7 @@
 #include "cli/launch/run_directory.h"
 #include "data/chat/template_date.h"
 #include "data/options.h"
+#include "model/options.h"
 #include "train/build/resume_from.h"
 #include "train/report/run_starts.h"
 #include "train/settings.h"
@@ -17,14 +17,11 @@
 namespace cairn::cli {
 namespace {
 
-constexpr std::array kPathKeys{"data.path",  "data.sources",    "data.tokenizer_file", "data.template",
-                               "model.from", "model.lora.from", "pipeline.csv"};
-// Keys of [model] that the weights do not depend on.
-constexpr std::array kFreeModelKeys{"model.from", "model.train", "model.rope_theta", "model.norm_eps", "model.dropout", "model.convert"};
-
+// Whether the shape of the weights depends on a key: on all of [model], but for those whose schema says that they may change.
 bool decides_shape(const std::string& key) {
-  const bool in_model = key.starts_with("model.") && key.find('.', 6) == std::string::npos;
-  return in_model && std::find(kFreeModelKeys.begin(), kFreeModelKeys.end(), key) == kFreeModelKeys.end();
+  const base::Section model = model::model_schema().section();
+  return std::ranges::any_of(model.entries,
+                             [&](const base::Entry& entry) { return key == model.name + "." + entry.key && !entry.check.may_change; });
 }
 
 }  // namespace
@@ -40,11 +37,12 @@ std::filesystem::path start_folder(const std::filesystem::path& run) {
 base::Recipe read_saved_recipe(const base::Recipe::File& saved, const std::filesystem::path& folder) {
   base::Recipe recipe = base::Recipe::parse_saved(saved);
   if (folder.empty()) return recipe;
-  for (const std::string key : kPathKeys)
-    recipe.replace_text(key, [&](const std::string& path) {
-      const bool word = path.empty() || (key == "data.template" && !path.ends_with(".jinja"));
-      return word || std::filesystem::path(path).is_absolute() ? path : (folder / path).lexically_normal().string();
-    });
+  for (const base::Section& section : train::recipe_sections())
+    for (const base::Entry& entry : section.entries)
+      recipe.replace_text(section.name + "." + entry.key, [&](const std::string& given) {
+        const bool relative = base::is_path(entry.check, given) && !std::filesystem::path(given).is_absolute();
+        return relative ? (folder / given).lexically_normal().string() : given;
+      });
   return recipe;
 }
 

@@ -28,7 +28,8 @@ base::Schema<LoraOptions> lora_schema() {
             base::any(),
             {"target_modules"}},
            {"from", &O::from,
-            "A directory with an adapter in PEFT's format to continue from. It sets the other keys here. Empty: a new adapter."}}};
+            "A directory with an adapter in PEFT's format to continue from. It sets the other keys here. Empty: a new adapter.",
+            base::path()}}};
 }
 
 // Greedy matching with backtracking to the last *.

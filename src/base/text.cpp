@@ -89,6 +89,11 @@ Utf8Part first_part(std::string_view text) {
 
 }  // namespace
 
+size_t utf8_length(std::string_view text, size_t at) {
+  const Utf8Part part = first_part(text.substr(at));
+  return part.whole ? part.bytes : 0;
+}
+
 std::string valid_utf8(std::string_view text) {
   std::string out;
   out.reserve(text.size());

@@ -14,6 +14,9 @@ std::string human_duration(std::chrono::nanoseconds span);  // "0.4 ms", "12.3 s
 // A number with its noun: "1 document", "2 documents".
 std::string plural(int64_t count, const std::string& noun);
 
+// The length in bytes of the character at `at` if it is well-formed UTF-8 (Unicode 15, table 3-7), else 0.
+size_t utf8_length(std::string_view text, size_t at = 0);
+
 // The text with every ill-formed part replaced by U+FFFD: one for each maximal part of a character, as Python's errors="replace" does.
 std::string valid_utf8(std::string_view text);
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/text.h"
 #include "evaluate/token_losses.h"
 
 namespace cairn::evaluate {
@@ -165,7 +166,8 @@ void check(const PerplexityOptions& options, const EvaluatedModel& evaluated) {
   const int64_t window = options.window == 0 ? evaluated.length : options.window;
   if (options.stride > window) base::fail_input("--stride {}: must be at most the window, {} tokens", options.stride, window);
   if (static_cast<int64_t>(evaluated.text_prefix.size()) > window)
-    base::fail_input("--window {}: {} tokens stand before every text; make it longer", window, evaluated.text_prefix.size());
+    base::fail_input("--window {}: {} before every text; make it longer", window,
+                     base::plural(static_cast<int64_t>(evaluated.text_prefix.size()), "token"));
 }
 
 TextLoss perplexity(const EvaluatedModel& evaluated, const data::TokenStream& row, const PerplexityOptions& options,

@@ -131,8 +131,8 @@ class JobQueues {
       }
       if (ended.exit_code == kWrongInput) base::fail_input("{}: {}", run.name, ended.output);
       if (going.attempt >= options_.restarts)
-        throw Error(Error::Kind::lost_peer,
-                    fmt::format("{}: lost {} times (exit code {}): {}", run.name, going.attempt + 1, ended.exit_code, ended.output));
+        throw Error(Error::Kind::lost_peer, fmt::format("{}: lost {} (exit code {}): {}", run.name, base::plural(going.attempt + 1, "time"),
+                                                        ended.exit_code, ended.output));
       ++going.attempt;
       ++sums.restarts;
       const size_t next = next_host(job, host);

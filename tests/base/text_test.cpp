@@ -62,5 +62,15 @@ TEST(Text, WritesDurations) {
   EXPECT_EQ(human_duration(-80s), "-1m 20s");
 }
 
+TEST(Utf8Length, IsThatOfWellFormedCharactersAlone) {
+  EXPECT_EQ(utf8_length("a"), 1u);
+  EXPECT_EQ(utf8_length("xé", 1), 2u);
+  EXPECT_EQ(utf8_length("日"), 3u);
+  EXPECT_EQ(utf8_length("\xf0\x9f\x99\x82"), 4u);
+  for (const char* bad :
+       {"\x80", "\xc1\x81", "\xc3", "\xe0\x80\x80", "\xed\xa0\x80", "\xe6\x97", "\xf0\x80\x80\x80", "\xf4\x90\x80\x80", "\xff"})
+    EXPECT_EQ(utf8_length(bad), 0u) << bad;
+}
+
 }  // namespace
 }  // namespace cairn::base

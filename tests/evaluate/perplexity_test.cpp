@@ -185,7 +185,7 @@ TEST(Perplexity, RefusesWindowsThatCannotBe) {
               HasSubstr("--stride 9: must be at most the window, 8"));
   EvaluatedModel evaluated = small.evaluated();
   evaluated.text_prefix = {1, 2, 3};
-  EXPECT_THAT(refused([&] { perplexity(evaluated, *rows({"a"}), {.window = 2}); }), HasSubstr("3 tokens stand before every text"));
+  EXPECT_THAT(refused([&] { perplexity(evaluated, *rows({"a"}), {.window = 2}); }), HasSubstr("3 tokens before every text"));
   EvaluatedModel other = small.evaluated();
   other.vocab = 90;
   EXPECT_THAT(refused([&] { perplexity(other, *rows({"a"}), {}); }), HasSubstr("gives id 97, and the model has ids below 90"));

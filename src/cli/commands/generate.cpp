@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/terminal.h"
+#include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/environment.h"
@@ -149,8 +150,9 @@ int generate_command(const GenerateArguments& a) {
       terminal->line(base::compact(base::Json(answers[i].ids)));
     }
   }
-  std::fprintf(stderr, "%s\n",
-               fmt::format("{} tokens in {:.2f} s: {:.1f} tokens/s", written, took, static_cast<double>(written) / took).c_str());
+  std::fprintf(
+      stderr, "%s\n",
+      fmt::format("{} in {:.2f} s: {:.1f} tokens/s", base::plural(written, "token"), took, static_cast<double>(written) / took).c_str());
   return 0;
 }
 

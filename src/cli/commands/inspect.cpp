@@ -129,7 +129,8 @@ void show(const snapshot::InspectReport& found, base::Terminal& terminal) {
     fact("recipe", lines.empty() ? "every key at its default" : lines[0]);
     for (size_t i = 1; i < lines.size(); ++i) fact("", lines[i]);
   }
-  fact("size", fmt::format("{} ({} bytes) in {} files", base::human_bytes(found.bytes()), found.bytes(), found.files.size()));
+  fact("size", fmt::format("{} ({} bytes) in {}", base::human_bytes(found.bytes()), found.bytes(),
+                           base::plural(static_cast<int64_t>(found.files.size()), "file")));
 
   terminal.line(fmt::format("\n{:<44} {:>14}", "file", "bytes"));
   for (const snapshot::SavedFile& file : found.files) terminal.line(base::printable(fmt::format("{:<44} {:>14}", file.name, file.bytes)));
@@ -191,8 +192,9 @@ int verify_snapshot(const SnapshotArguments& a) {
       terminal.line(base::compact(json_of(folder, result)));
       continue;
     }
-    terminal.line(base::printable(fmt::format("{}: {}: {} tensors in {} files, {}{}", folder, result.defects.empty() ? "whole" : "DAMAGED",
-                                              result.tensors, result.files, base::human_bytes(result.bytes),
+    terminal.line(base::printable(fmt::format("{}: {}: {} in {}, {}{}", folder, result.defects.empty() ? "whole" : "DAMAGED",
+                                              base::plural(result.tensors, "tensor"), base::plural(result.files, "file"),
+                                              base::human_bytes(result.bytes),
                                               result.checksums ? ", checksums compared" : ", without checksums to compare")));
     for (const snapshot::Defect& defect : result.defects) terminal.line(base::printable("  " + described(defect)));
   }

@@ -55,13 +55,13 @@ void show(const train::StepOfRecord& record, const train::Replayed& result, int 
     ids.push_back(sample.id);
     tokens += sample.tokens;
   }
-  terminal.line(fmt::format("samples: {} ({} tokens)\n", fmt::join(ids, ", "), tokens));
+  terminal.line(fmt::format("samples: {} ({})\n", fmt::join(ids, ", "), base::plural(tokens, "token")));
   terminal.line(fmt::format("{:<14} {:>24} {:>24}", "", "then", "now"));
   terminal.line(fmt::format("{:<14} {:>24} {:>24}", "loss", result.loss_then, result.loss_now));
   terminal.line(fmt::format("{:<14} {:>24} {:>24}\n", "gradient norm", result.norm_then, result.norm_now));
   if (text)
     for (const train::ReplayedSample& sample : result.samples)
-      terminal.line(base::printable(fmt::format("--- sample {} ({} tokens)\n{}\n", sample.id, sample.tokens, sample.text)));
+      terminal.line(base::printable(fmt::format("--- sample {} ({})\n{}\n", sample.id, base::plural(sample.tokens, "token"), sample.text)));
   if (!result.same_samples) terminal.line("The samples are NOT those of then: their ids have another checksum.");
   terminal.line(result.equal() ? "Both are bitwise identical." : "They are NOT the same.");
   for (const std::string& one : result.differences) terminal.line(fmt::format("  {}{}", result.equal() ? "though " : "", one));

@@ -44,7 +44,8 @@ parallel::Schedule schedule_of(const ScheduleArguments& a) {
 }
 
 std::string sizes(const parallel::Schedule& schedule) {
-  return fmt::format("{} ranks, {} stages, {} micro-batches", schedule.ranks(), schedule.stages(), schedule.micro_batches);
+  return fmt::format("{}, {}, {} micro-batches", base::plural(schedule.ranks(), "rank"), base::plural(schedule.stages(), "stage"),
+                     schedule.micro_batches);
 }
 
 void show(const parallel::Schedule& schedule, const parallel::Timeline& timeline) {

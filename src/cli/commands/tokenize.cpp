@@ -9,6 +9,7 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "base/terminal.h"
+#include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/environment.h"
@@ -104,7 +105,8 @@ void print_text(const TokenizeArguments& a, const data::Tokenizer& tokenizer, co
   const std::vector<int32_t> ids = tokenizer.encode(text.bytes, options);
   if (a.count) {
     const double bytes = static_cast<double>(text.bytes.size());
-    print(fmt::format("{} tokens, {} bytes, {:.2f} bytes/token  {}\n", ids.size(), text.bytes.size(),
+    print(fmt::format("{}, {}, {:.2f} bytes/token  {}\n", base::plural(static_cast<int64_t>(ids.size()), "token"),
+                      base::plural(static_cast<int64_t>(text.bytes.size()), "byte"),
                       ids.empty() ? 0.0 : bytes / static_cast<double>(ids.size()), text.name));
   } else if (a.json) {
     std::vector<std::string> pieces;

@@ -85,9 +85,9 @@ int compare(const VerifyArguments& a) {
   const train::Difference found = train::first_difference(one, other, a.tolerance);
   if (found.step == 0) {
     terminal.line(
-        fmt::format("{} and {}: the same {} steps, {} gradients and parameters each: the first gradients to {:g} of their largest element, "
+        fmt::format("{} and {}: the same {}, {} gradients and parameters each: the first gradients to {:g} of their largest element, "
                     "what comes after an update to a hundred times that",
-                    first.mesh, second.mesh, a.steps, other.steps.front().gradients.size(), a.tolerance));
+                    first.mesh, second.mesh, base::plural(a.steps, "step"), other.steps.front().gradients.size(), a.tolerance));
     return 0;
   }
   terminal.line(

@@ -20,7 +20,7 @@ void check_head(std::string_view head, const std::string& path) {
   size_t wrong = 0;
   size_t first_wrong = 0;
   for (size_t at = 0; at < head.size();) {
-    const size_t length = utf8_length(head, at);
+    const size_t length = base::utf8_length(head, at);
     if (length == 0 && wrong++ == 0) first_wrong = at;
     at += length == 0 ? 1 : length;
   }

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "base/check.h"
-#include "data/tokenizer/utf8_check.h"
+#include "base/text.h"
 
 namespace cairn::data {
 namespace {
@@ -48,7 +48,7 @@ std::string narrow_encoding(std::string_view head) {
     const auto byte = static_cast<uint8_t>(head[at]);
     if (byte < 0x20 && byte != '\t' && byte != '\n' && byte != '\r' && byte != '\f') return "";
     if (byte < 0x80) continue;
-    if (utf8_length(head, at) > 0) return "";
+    if (base::utf8_length(head, at) > 0) return "";
     if (byte == 0x81 || byte == 0x8d || byte == 0x8f || byte == 0x90 || byte == 0x9d) return "";
     windows = windows || byte < 0xa0;
     ++high;

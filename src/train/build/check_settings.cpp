@@ -47,8 +47,7 @@ void check_values(const Settings& settings) {
   if (t.fp8 != Fp8Scope::none && t.precision != Precision::bf16)
     base::fail_input("train.fp8 = {} needs train.precision = bf16: everything that is not in fp8 is in bf16", name_of(t.fp8));
   if (t.check_every > t.steps)
-    base::fail_input("train.check_every = {}: there are only {} steps (train.steps), and none would be checked: use a smaller one",
-                     t.check_every, t.steps);
+    base::fail_input("train.check_every = {}: train.steps = {}, and none would be checked: use a smaller one", t.check_every, t.steps);
 }
 
 void check_context(const Settings& settings, const parallel::Plan& plan) {

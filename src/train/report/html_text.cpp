@@ -1,21 +1,9 @@
 #include "train/report/html_text.h"
 
+#include "base/text.h"
+
 namespace cairn::train {
 namespace {
-
-// The length of the valid UTF-8 sequence at the start of `text`; 0 where there is none. Overlong forms, surrogates and values beyond
-// U+10FFFF are not valid (RFC 3629, section 4).
-size_t sequence_length(std::string_view text) {
-  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
-  const auto tail = [&](size_t i, unsigned low = 0x80, unsigned high = 0xbf) { return byte(i) >= low && byte(i) <= high; };
-  const unsigned first = byte(0);
-  if (first < 0x80) return 1;
-  if (first >= 0xc2 && first <= 0xdf) return tail(1) ? 2 : 0;
-  if (first >= 0xe0 && first <= 0xef) return tail(1, first == 0xe0 ? 0xa0 : 0x80, first == 0xed ? 0x9f : 0xbf) && tail(2) ? 3 : 0;
-  if (first >= 0xf0 && first <= 0xf4)
-    return tail(1, first == 0xf0 ? 0x90 : 0x80, first == 0xf4 ? 0x8f : 0xbf) && tail(2) && tail(3) ? 4 : 0;
-  return 0;
-}
 
 void append_ascii(std::string& out, char c) {
   switch (c) {
@@ -47,7 +35,7 @@ std::string html_escaped(std::string_view text) {
   std::string out;
   out.reserve(text.size());
   while (!text.empty()) {
-    const size_t length = sequence_length(text);
+    const size_t length = base::utf8_length(text);
     if (length == 0) {
       out += "\xef\xbf\xbd";
     } else if (length == 1) {

@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 
+#include "base/text.h"
+
 namespace cairn::train {
 
 namespace profiler = torch::autograd::profiler;
@@ -65,8 +67,8 @@ std::string KernelReport::table(const Found& found, size_t lines_most) {
     constexpr size_t kName = 120;
     return fmt::format("{:>9.3f} ms {:>6.2f} % {:>8.1f}  {}\n", ns / steps / 1e6, 100 * ns / whole, count / steps, name.substr(0, kName));
   };
-  std::string text =
-      fmt::format("a step on the device, over {} steps: {:.3f} ms, times each kernel ran, and which\n", found.steps, whole / steps / 1e6);
+  std::string text = fmt::format("a step on the device, over {}: {:.3f} ms, times each kernel ran, and which\n",
+                                 base::plural(found.steps, "step"), whole / steps / 1e6);
   text += row(static_cast<double>(found.whole_ns - found.busy_ns), 0, "(nothing ran)");
   Line rest{.kernel = ""};
   size_t kinds = 0;

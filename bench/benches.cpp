@@ -3,6 +3,7 @@
 
 namespace cairn::study {
 
+std::vector<BenchRow> bench_chaos(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_codecs(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_collectives(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_fp8(const BenchOptions&, base::Log&);
@@ -18,6 +19,11 @@ std::vector<BenchRow> bench_train_cpu(const BenchOptions&, base::Log&);
 
 const std::vector<Bench>& benches() {
   static const std::vector<Bench> list{
+      {"chaos",
+       "Islands in virtual time under 10,000 seeds of cuts, stops, kills and restarts (--steps: fewer; --case: one seed again), and how "
+       "soon "
+       "planted mistakes are found.",
+       bench_chaos},
       {"codecs", "Codecs on one core against a copy of the same floats: encode, decode, decode and add, GB/s of floats.", bench_codecs},
       {"collectives", "Ranks of one machine against Open MPI and torch.distributed/Gloo: four collectives, 4 KB to 64 MB, 2 and 4 ranks.",
        bench_collectives},

@@ -61,6 +61,14 @@ class Chain final : public Sync {
   StepMetrics metrics() override {
     return gathered([](Sync& rule) { return rule.metrics(); });
   }
+  std::optional<int64_t> take_new_position() override {
+    std::optional<int64_t> position;
+    for (const auto& rule : rules_)
+      if (const auto own = rule->take_new_position()) position = own;
+    return position;
+  }
+  std::string interruption() const override { return first_text(&Sync::interruption); }
+  std::string apart() const override { return first_text(&Sync::apart); }
   void request_stop() override {
     for (const auto& rule : rules_) rule->request_stop();
   }
@@ -71,6 +79,11 @@ class Chain final : public Sync {
   }
 
  private:
+  std::string first_text(std::string (Sync::*ask)() const) const {
+    for (const auto& rule : rules_)
+      if (std::string text = ((*rule).*ask)(); !text.empty()) return text;
+    return "";
+  }
   template <typename Ask>
   auto gathered(Ask ask) -> decltype(ask(std::declval<Sync&>())) {
     decltype(ask(std::declval<Sync&>())) all;

@@ -34,9 +34,9 @@
 namespace cairn::sync {
 namespace {
 
-constexpr int64_t kTimed = 20;                         // steps that are timed before the length of a round is chosen
-constexpr double kMargin = 1.2;                        // a round takes this many times as long as its exchange
-constexpr int32_t kMeans = 0, kTimes = 1, kTrial = 2;  // parts of a step's messages
+constexpr int64_t kTimed = 20;                                     // steps that are timed before the length of a round is chosen
+constexpr double kMargin = 1.2;                                    // a round takes this many times as long as its exchange
+constexpr int32_t kMeans = 0, kTimes = 1, kTrial = 2, kFirst = 3;  // parts of a step's messages
 
 class Co2 final : public Sync {
  public:
@@ -47,7 +47,7 @@ class Co2 final : public Sync {
         exact_(make_compressor({"fp32"})),
         rule_{options.exchange.merge, options.exchange.trim},
         messenger_({in_world_link(replica.replica_group), signature_of(options, replica), max_message_bytes(replica), is_on_gpu(replica)}),
-        quorum_(messenger_, std::chrono::nanoseconds(static_cast<int64_t>(options.exchange.timeout_s * 1e9))),
+        quorum_(messenger_, quorum_options(options, replica)),
         parameters_(replica.parameters),
         start_(parameters_.zeros()),
         before_(parameters_.zeros()),
@@ -129,7 +129,9 @@ class Co2 final : public Sync {
   mesh::NamedTensors state() override { return {{"outer_counters", counters_}}; }
 
   void request_stop() override { wants_to_stop_ = true; }
-  bool should_stop() const override { return stop_decided_; }
+  bool should_stop() const override { return stop_decided_ || trouble_.ended; }
+  std::string interruption() const override { return trouble_.interruption; }
+  std::string apart() const override { return trouble_.apart(); }
   StepMetrics metrics() override { return std::exchange(metrics_, {}); }
 
  private:
@@ -188,6 +190,7 @@ class Co2 final : public Sync {
       const auto traced = pending_->progress() ? std::nullopt : span("wait for islands");
       mean = pending_->wait();
     }
+    trouble_.note(pending_->ending(), static_cast<int64_t>(number(kStep)), quorum_.waiting_for());
     stall_s_ += now_s() - begun;
     bytes_ += pending_->bytes_sent();
     islands_ = pending_->included();
@@ -253,6 +256,9 @@ class Co2 final : public Sync {
 
   // With every = 0: how long an exchange takes, and how long a step. Islands average their times, so that all choose the same length.
   void time_traffic(int64_t step) {
+    const MergeRule mean{};
+    // The first exchange of all also waits until the islands have a leader, and is not timed.
+    IslandMerge({.quorum = quorum_, .compressor = *exact_, .rule = mean, .step = step, .part = kFirst}, at::zeros({1}, at::kFloat)).wait();
     const double begun = now_s();
     IslandMerge trial(
         {.quorum = quorum_, .compressor = *compressor_, .rule = rule_, .step = step, .part = kTrial, .in_background = sent_.is_cuda()},
@@ -291,6 +297,7 @@ class Co2 final : public Sync {
   std::unique_ptr<IslandMerge> pending_;
   bool wants_to_stop_ = false, stop_decided_ = false;
   bool last_ = false;  // the exchange that ends the run
+  RoundTrouble trouble_;
   int islands_ = 0;
   int64_t bytes_ = 0;
   double stall_s_ = 0, traffic_s_ = 0, last_s_ = 0;

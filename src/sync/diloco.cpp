@@ -71,7 +71,8 @@ class Diloco final : public Sync {
         in_flight_(at::zeros({split_.count}, at::kLong)),
         tokens_(at::zeros({split_.count}, at::kLong)),
         weights_(at::ones({split_.count}, at::kDouble)),
-        pace_(at::zeros({2}, at::kDouble)) {
+        pace_(at::zeros({2}, at::kDouble)),
+        lineage_(at::zeros({2}, at::kLong)) {
     check();
     fragments_.resize(static_cast<size_t>(split_.count));
     std::map<std::string_view, size_t> places;
@@ -98,19 +99,31 @@ class Diloco final : public Sync {
     const bool restored = steps_done > 0 && step_.item<int64_t>() == steps_done;
     for (const Fragment& one : fragments_)
       if (!restored) one.anchor.copy_(one.parameters.flatten());
-    const IslandExchange::StartPoint start_point = exchange_->begin(steps_done);
+    return take_up(exchange_->begin(steps_done, restored ? lineage() : IslandExchange::Lineage{}), restored);
+  }
+
+  // Goes on from where the islands are.
+  int64_t take_up(const IslandExchange::StartPoint& start_point, bool restored) {
+    lineage_[0].fill_(static_cast<int64_t>(start_point.epoch));
+    lineage_[1].fill_(0);
+    trouble_ = {};
     for (size_t f = 0; f < fragments_.size(); ++f) {
       Fragment& one = fragments_[f];
       one.last_sent = last_sent_before(start_point.step, static_cast<int>(f));
       if (start_point.state_replaced) one.parameters.assign(one.anchor);
       if (!restored || in_flight_[static_cast<int64_t>(f)].item<int64_t>() == 0 || exchange_->may_leave()) one.sent.reset();
     }
+    std::vector<int> sends_now;
     // Fragments are applied in the order in which they were sent. Remote islands drop what was in flight when they ended: what each has
     // moved by is part of its next message.
     for (const int f : in_order_of_sending()) {
       Fragment& one = fragments_[static_cast<size_t>(f)];
-      if (start_point.joined && under_way(start_point.step, f))
-        pending_.push_back({f, one.last_sent + delay_, exchange_->expect(f, one.last_sent, f)});
+      if (start_point.joined && under_way(start_point.step, f)) {
+        if (one.last_sent == start_point.step)
+          sends_now.push_back(f);  // this island is a member of rounds that begin now
+        else
+          pending_.push_back({f, one.last_sent + delay_, exchange_->expect(f, one.last_sent, f)});
+      }
       if (restored && one.sent.defined()) start(f, one.last_sent, f);
     }
     if (start_point.state_replaced) {
@@ -118,6 +131,7 @@ class Diloco final : public Sync {
       began_ = start_point.joined ? start_point.step : 0;
     }
     if (exchange_->may_leave()) in_flight_.zero_();
+    for (const int f : sends_now) send(f, start_point.step, f);
     step_.fill_(start_point.step);
     return start_point.step;
   }
@@ -144,14 +158,14 @@ class Diloco final : public Sync {
     if (!facts.skipped) time_step();
     pace_[1].fill_(std::max(-1.0, pace_[1].item<double>() + pace_[0].item<double>() - (facts.skipped ? 0 : 1)));
     exchange_->poll();
-    while (!pending_.empty() && pending_.front().due <= facts.step) apply_outer_step(blend_, facts.step);
-    for (int f = 0; f < split_.count; ++f) {
+    while (!is_interrupted() && !pending_.empty() && pending_.front().due <= facts.step) apply_outer_step(blend_, facts.step);
+    for (int f = 0; f < split_.count && !is_interrupted(); ++f) {
       if (facts.step % options_.every != sent_at(f)) continue;
       send(f, facts.step, f);
       if (delay_ == 0) apply_outer_step(blend_, facts.step);
     }
     for (PendingFragment& pending : pending_) pending.exchange->progress();
-    step_.fill_(facts.step);
+    if (!position_) step_.fill_(facts.step);
     ended_s_ = now_s();
     return comm::Work::done();
   }
@@ -159,14 +173,18 @@ class Diloco final : public Sync {
   void on_membership(const Membership&) override {}  // each round finds out who is there (islands/quorum.h)
 
   void finish() override {
+    if (is_interrupted()) return;
     const int64_t step = step_.item<int64_t>();
-    while (!pending_.empty()) apply_outer_step(blend_, step);
+    while (!is_interrupted() && !pending_.empty()) apply_outer_step(blend_, step);
+    if (is_interrupted()) return;
     // One last exchange of what the islands still have beside the anchor: steps since a fragment was last sent, or blended values. It goes
     // in fp32 where the wire drops values. It counts as of the next step, since the rounds of this one may be over.
     for (int f = 0; f < split_.count; ++f)
       if (fragments_[static_cast<size_t>(f)].last_sent < step || blend_ > 0 || sparse_) send(f, step + 1, split_.count + f);
-    while (!pending_.empty()) apply_outer_step(0, step);
+    while (!is_interrupted() && !pending_.empty()) apply_outer_step(0, step);
+    if (is_interrupted()) return;
     for (const Fragment& one : fragments_) one.parameters.assign(one.anchor);
+    if (lineage_[1].item<int64_t>() == 0) exchange_->leave(step);
   }
 
   std::vector<at::Tensor> global_parameters() override { return by_parameter(&Fragment::anchor); }
@@ -182,13 +200,16 @@ class Diloco final : public Sync {
     return all;
   }
   mesh::NamedTensors state() override {
-    return {
-        {"outer_step", step_}, {"outer_flying", in_flight_}, {"outer_tokens", tokens_}, {"outer_weights", weights_}, {"outer_pace", pace_}};
+    return {{"outer_step", step_},       {"outer_flying", in_flight_}, {"outer_tokens", tokens_},
+            {"outer_weights", weights_}, {"outer_pace", pace_},        {"outer_lineage", lineage_}};
   }
 
   void request_stop() override { wants_to_stop_ = true; }
-  bool should_stop() const override { return stop_decided_ || (wants_to_stop_ && exchange_->may_leave()); }
+  bool should_stop() const override { return stop_decided_ || trouble_.ended || (wants_to_stop_ && exchange_->may_leave()); }
   StepMetrics metrics() override { return std::exchange(metrics_, {}); }
+  std::optional<int64_t> take_new_position() override { return std::exchange(position_, std::nullopt); }
+  std::string interruption() const override { return trouble_.interruption; }
+  std::string apart() const override { return trouble_.apart(); }
 
  private:
   struct PendingFragment {
@@ -266,10 +287,28 @@ class Diloco final : public Sync {
                                      .part = part,
                                      .weight = weights_[f].item<double>(),
                                      .seconds = step_s_,
-                                     .wants_to_stop = wants_to_stop_ && !exchange_->may_leave()},
+                                     .wants_to_stop = wants_to_stop_ && !exchange_->may_leave(),
+                                     .admits = replica_.steps == 0 || step + delay_ < replica_.steps},
                                     one.sent);
     in_flight_[f].fill_(1);
     pending_.push_back({f, step + delay_, std::move(exchange)});
+  }
+
+  IslandExchange::Lineage lineage() const { return {static_cast<uint64_t>(lineage_[0].item<int64_t>()), lineage_[1].item<int64_t>() != 0}; }
+  // Rounds of this step are over: this island ends, or has a new position.
+  bool is_interrupted() const { return position_ || trouble_.ended; }
+
+  // The round has no result on this island. What is in flight is dropped: what the island has moved by is part of its next message.
+  void give_up_rounds(RoundEnding ending, int64_t now) {
+    pending_.clear();
+    for (Fragment& one : fragments_) one.sent.reset(), one.residual.reset();
+    in_flight_.zero_();
+    if (ending == RoundEnding::rejoin) {
+      const IslandExchange::StartPoint start_point = exchange_->begin_again(now, lineage());
+      ending = start_point.ending;
+      if (ending == RoundEnding::decided) position_ = take_up(start_point, false);
+    }
+    trouble_.note(ending, now, exchange_->waiting_for());
   }
 
   // Waits for the oldest fragment in flight and takes the outer step with it.
@@ -288,6 +327,13 @@ class Diloco final : public Sync {
     stall_s_ += base::seconds(clock.now() - begun);
     const PendingExchange::Outcome& outcome = pending.exchange->outcome();
     const int64_t step = pending.exchange->step();
+    if (const RoundEnding ending = outcome.ending; ending == RoundEnding::alone) {
+      trouble_.note(ending, now, "");
+      lineage_[1].fill_(1);
+    } else if (ending != RoundEnding::decided) {
+      pending.exchange.reset();  // it reads messages that go away with this island's incarnation
+      return give_up_rounds(ending, now);
+    }
     stop_decided_ = stop_decided_ || outcome.stop;
     if (options_.error_feedback && one.sent.defined() && gradient.defined()) one.residual = residual_of(one, *pending.exchange);
     one.sent.reset();
@@ -390,7 +436,10 @@ class Diloco final : public Sync {
   at::Tensor tokens_;                    // by fragment: tokens learned from since it was last sent
   at::Tensor weights_;                   // by fragment: the weight of the update in flight
   at::Tensor pace_;                      // the share of the steps that this island takes, and the share of a step that it has saved up
+  at::Tensor lineage_;                   // the epoch that the anchor belongs to; 1: this island has trained alone since
   bool wants_to_stop_ = false, stop_decided_ = false;
+  std::optional<int64_t> position_;  // after coming back to the others
+  RoundTrouble trouble_;
   int64_t bytes_ = 0;
   int64_t began_ = 0;                // the step after which this island joined the run; 0: at the start
   double step_s_ = 0, ended_s_ = 0;  // seconds of a step; when the last one ended

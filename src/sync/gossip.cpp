@@ -63,7 +63,7 @@ class Gossip final : public Sync {
         rule_{options.exchange.merge, options.exchange.trim},
         timeout_(static_cast<int64_t>(options.exchange.timeout_s * 1e9)),
         messenger_({in_world_link(replica.replica_group), signature_of(options, replica), max_message_bytes(replica)}),
-        quorum_(messenger_, timeout_),
+        quorum_(messenger_, quorum_options(options, replica)),
         parameters_(replica.parameters),
         step_(at::full({1}, -1, at::kLong)) {
     if (options_.neighbours > messenger_.size() - 1)
@@ -94,7 +94,9 @@ class Gossip final : public Sync {
 
   mesh::NamedTensors state() override { return {{"outer_step", step_}}; }
   void request_stop() override { wants_to_stop_ = true; }
-  bool should_stop() const override { return stop_decided_; }
+  bool should_stop() const override { return stop_decided_ || trouble_.ended; }
+  std::string interruption() const override { return trouble_.interruption; }
+  std::string apart() const override { return trouble_.apart(); }
   StepMetrics metrics() override { return std::exchange(metrics_, {}); }
 
  private:
@@ -128,6 +130,7 @@ class Gossip final : public Sync {
     IslandMerge merge({.quorum = quorum_, .compressor = compressor, .rule = rule_, .step = step, .wants_to_stop = wants_to_stop_},
                       own.cpu());
     const at::Tensor mean = merge.wait();
+    trouble_.note(merge.ending(), step, quorum_.waiting_for());
     bytes_ += merge.bytes_sent();
     quorum_.close(step);
     if (!mean.defined()) return 0;
@@ -153,7 +156,7 @@ class Gossip final : public Sync {
     const auto settled = [&](int other) {
       return other == messenger_.me() || messenger_.lost(other) || messenger_.find(other, {Kind::model, step, 0});
     };
-    messenger_.wait([&] { return std::all_of(rows[me].begin(), rows[me].end(), settled); }, messenger_.now() + timeout_);
+    quorum_.wait([&] { return std::all_of(rows[me].begin(), rows[me].end(), settled); }, messenger_.now() + timeout_);
     at::Tensor sum;
     int with = 0;
     for (const int island : rows[me]) {
@@ -187,6 +190,7 @@ class Gossip final : public Sync {
   FlatParameters parameters_;
   at::Tensor step_;
   bool wants_to_stop_ = false, stop_decided_ = false;
+  RoundTrouble trouble_;
   int64_t bytes_ = 0;
   StepMetrics metrics_;
 };

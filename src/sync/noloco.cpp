@@ -47,6 +47,7 @@ class Noloco final : public Sync {
         compressor_(make_compressor({wire_of(options)})),
         exact_(make_compressor({"fp32"})),
         messenger_({in_world_link(replica.replica_group), signature_of(options, replica), max_message_bytes(replica)}),
+        quorum_(messenger_, quorum_options(options, replica)),
         parameters_(replica.parameters),
         slow_(parameters_.zeros()),
         momentum_(parameters_.zeros()),
@@ -86,10 +87,10 @@ class Noloco final : public Sync {
     slow_.copy_(own);
     if (options_.final_model == NolocoFinal::one || messenger_.size() == 1) return;
     // The only exchange among all islands.
-    Quorum quorum(messenger_, timeout_);
     const MergeRule mean{};
-    IslandMerge merge({.quorum = quorum, .compressor = *exact_, .rule = mean, .step = step_.item<int64_t>() + 1}, own.cpu());
+    IslandMerge merge({.quorum = quorum_, .compressor = *exact_, .rule = mean, .step = step_.item<int64_t>() + 1}, own.cpu());
     const at::Tensor merged = merge.wait();
+    trouble_.note(merge.ending(), step_.item<int64_t>(), quorum_.waiting_for());
     if (!merged.defined()) return;
     slow_.copy_(merged);
     parameters_.assign(slow_);
@@ -102,7 +103,9 @@ class Noloco final : public Sync {
   mesh::NamedTensors state() override { return {{"outer_step", step_}}; }
 
   void request_stop() override { stop_ = true; }  // later groups go on without this island
-  bool should_stop() const override { return stop_; }
+  bool should_stop() const override { return stop_ || trouble_.ended; }
+  std::string interruption() const override { return trouble_.interruption; }
+  std::string apart() const override { return trouble_.apart(); }
   StepMetrics metrics() override { return std::exchange(metrics_, {}); }
 
  private:
@@ -158,11 +161,11 @@ class Noloco final : public Sync {
     };
     const std::chrono::nanoseconds until = messenger_.now() + timeout_;
     const bool here =
-        messenger_.wait([&] { return (others(came(Kind::slow_weights)) && others(came(Kind::progress))) || gone; }, until) && !gone;
+        quorum_.wait([&] { return (others(came(Kind::slow_weights)) && others(came(Kind::progress))) || gone; }, until) && !gone;
     if (!here) return std::nullopt;
     for (const int other : group)
       if (other != messenger_.me()) messenger_.send(other, {Kind::confirm, round, 0}, {}, comm::Purpose::control);
-    if (!messenger_.wait([&] { return others(came(Kind::confirm)) || gone; }, until) || gone) return std::nullopt;
+    if (!quorum_.wait([&] { return others(came(Kind::confirm)) || gone; }, until) || gone) return std::nullopt;
     std::vector<Member> members;
     for (const int island : group) {
       const bool me = island == messenger_.me();
@@ -225,6 +228,8 @@ class Noloco final : public Sync {
   Replica replica_;
   std::unique_ptr<const Compressor> compressor_, exact_;
   IslandMessenger messenger_;
+  Quorum quorum_;
+  RoundTrouble trouble_;
   FlatParameters parameters_;
   at::Tensor slow_, momentum_;
   at::Tensor step_;  // that this state belongs to

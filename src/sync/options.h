@@ -18,6 +18,11 @@ enum class MergeKind { mean, clip, trim, median };
 inline constexpr base::EnumName<MergeKind> kMergeKindNames[] = {
     {MergeKind::mean, "mean"}, {MergeKind::clip, "clip"}, {MergeKind::trim, "trim"}, {MergeKind::median, "median"}};
 
+// What an island does that reaches no majority of the islands.
+enum class OnMinority { wait, stop, go_on };
+inline constexpr base::EnumName<OnMinority> kOnMinorityNames[] = {
+    {OnMinority::wait, "wait"}, {OnMinority::stop, "stop"}, {OnMinority::go_on, "continue"}};
+
 // How updates travel between islands: shared by every rule whose islands step apart. The fields are the keys of [sync.island].
 struct ExchangeOptions {
   std::string wire = "auto";  // how values are compressed (islands/compressor.h)
@@ -25,6 +30,8 @@ struct ExchangeOptions {
   MergeKind merge = MergeKind::mean;
   double trim = 0.25;
   double timeout_s = 60;  // how long a round waits for an island
+  OnMinority on_minority = OnMinority::wait;
+  double minority_timeout_s = 0;  // how long an island without a majority waits for one; 0: five times timeout_s
 };
 
 // How much an island's update counts: all the same, or by the tokens that it learned from.

@@ -3,12 +3,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "comm/consensus/raft.h"
 #include "comm/work.h"
 #include "mesh/named_tensor.h"
 
@@ -16,13 +18,13 @@ namespace cairn::base {
 class Trace;
 }
 namespace cairn::comm {
-class Bridge;
 class Group;
-}  // namespace cairn::comm
+}
 
 namespace cairn::sync {
 
 struct SyncOptions;
+class IslandLink;
 
 // A parameter of the full model, whichever ranks have its shards.
 struct FullParameter {
@@ -43,10 +45,12 @@ class FullParameterGather {
 
 // How one island reaches the others where each island is a world of its own, started separately. Borrowed from the trainer.
 struct RemoteIslands {
-  comm::Bridge* bridge = nullptr;                  // on the island's first rank; null elsewhere
+  std::function<std::unique_ptr<IslandLink>()> make_link = {};         // on the island's first rank; empty elsewhere
+  std::shared_ptr<comm::RaftStore> log = {};                           // where the island keeps the log of decisions; null: only in memory
+  comm::RaftFaults faults = {};                                        // for tests
+  std::chrono::nanoseconds founders_limit = std::chrono::minutes(30);  // for enough islands to arrive
   int founders = 1;                                // islands that wait for each other before the first step; others join later
   FullParameterGather* full_parameters = nullptr;  // null: every rank has the full model
-  std::function<bool()> stopping = {};             // whether this island was asked to stop, while it waits for others
 };
 
 // What a rule works on. Groups, tensors and pointers are borrowed from the trainer and outlive the rule.
@@ -59,6 +63,7 @@ struct Replica {
   int64_t steps = 0;                              // of the run
   uint64_t seed = 0;                              // of the run
   base::Trace* trace = nullptr;                   // records waits; null: no trace
+  std::function<bool()> stopping = {};            // whether a stop was requested; waits for other replicas then end within seconds
   const RemoteIslands* remote_islands = nullptr;  // null: all islands are in this world and replica_group connects them
 };
 
@@ -136,6 +141,12 @@ class Sync {
   virtual void request_stop() {}
   // Whether the replicas have decided to stop after the step that was just taken.
   virtual bool should_stop() const { return false; }
+  // This replica was left out and has taken up the state of the others: training goes on after this step. Once for each time.
+  virtual std::optional<int64_t> take_new_position() { return std::nullopt; }
+  // Why this replica must end, though its last step is not done: it reaches too few others. Empty: it need not. Its state can be saved.
+  virtual std::string interruption() const { return ""; }
+  // Why the parameters of this replica are not those that the replicas have in common. Empty: they are.
+  virtual std::string apart() const { return ""; }
   // What happened since the last call.
   virtual StepMetrics metrics() { return {}; }
 };

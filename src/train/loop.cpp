@@ -76,6 +76,15 @@ bool stop_together(comm::World& world, sync::Sync& sync, bool wanted, bool& requ
   return sync.should_stop();
 }
 
+// This island was left out by the others and goes on with their state, at their step.
+void move_to(comm::World& world, Job& job, RunRecorder& recorder, int64_t step) {
+  job.loader.reset();  // its thread reads what changes below
+  const int64_t before = std::exchange(job.progress.steps_done, step);
+  start_loader(job);
+  recorder.rolled_back();
+  if (world.rank() == 0) world.log().warn("step {}: goes on with the other islands after their step {}", before + 1, step);
+}
+
 }  // namespace
 
 bool is_stop_before_first_step(const Error& error, const base::Stop& stop) {
@@ -119,8 +128,13 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
     progress.tokens_done += taken.tokens;
 
     if (step == last) sync.finish();
-    const bool evaluates = due(step, s.eval.every, last) && held_out_samples(*job) > 0;
-    stopped = recorder.step({.step = step,
+    if (const auto position = sync.take_new_position()) {
+      move_to(world, *job, recorder, *position);
+      if (*position < last) continue;
+    }
+    const int64_t done = progress.steps_done;
+    const bool evaluates = due(done, s.eval.every, last) && held_out_samples(*job) > 0;
+    stopped = recorder.step({.step = done,
                              .tokens = taken.tokens,
                              .loss_denominator = taken.loss_denominator,
                              .positions = taken.positions,
@@ -136,20 +150,22 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
                             taken.output, stop.requested());
     if (separately) stopped = stop_together(world, sync, stopped, stop_requested);
 
-    const bool wanted = step < last || s.snapshot.last;
-    const bool save_now = stopped || (wanted && due(step, s.snapshot.every, last));
+    const bool wanted = done < last || s.snapshot.last;
+    const bool save_now = stopped || (wanted && due(done, s.snapshot.every, last));
     if (save_now) check_before_save(*job, recorder);
     if (save_now && rewinds) rewind.keep(*job);
     if (save_now) snapshots.save();  // before the evaluation, which may be long or fail
     if (evaluates) {
       recorder.settle();
-      recorder.held_out(evaluate_held_out(*job, [&](double done) { recorder.evaluating(done); }));
+      recorder.held_out(evaluate_held_out(*job, [&](double share) { recorder.evaluating(share); }));
     }
     if (save_now || evaluates) recorder.after_pause();
   }
   snapshots.finish();
   recorder.finish(stopped);
   snapshots.rethrow_failure();
+  for (const std::string& why : {sync.interruption(), sync.apart()})
+    if (!why.empty()) throw Error(Error::Kind::lost_peer, why);
   return recorder.result();
 }
 

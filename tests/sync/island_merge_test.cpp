@@ -40,7 +40,7 @@ std::vector<Both> merge_on(int islands, const std::string& wire_name, MergeKind 
     const std::unique_ptr<const Compressor> compressor = make_compressor({wire_name});
     const MergeRule how{rule};
     IslandMessenger messenger({in_world_link(world.everyone()), 5, int64_t{64} << 20, /*reuse_buffers=*/in_background});
-    Quorum quorum(messenger, std::chrono::seconds(60));
+    Quorum quorum(messenger, {.timeout = std::chrono::seconds(60), .minority_timeout = std::chrono::seconds(60)});
     const auto begin = [&](int64_t step, int32_t part, const at::Tensor& values) {
       return std::make_unique<IslandMerge>(IslandMerge::Parts{.quorum = quorum,
                                                               .compressor = *compressor,
@@ -129,7 +129,7 @@ TEST(IslandMerge, MayBeGivenUpInTheBackground) {
     const std::unique_ptr<const Compressor> compressor = make_compressor({"fp32"});
     const MergeRule how;
     IslandMessenger messenger({in_world_link(world.everyone()), 5, int64_t{64} << 20});
-    Quorum quorum(messenger, std::chrono::seconds(60));
+    Quorum quorum(messenger, {.timeout = std::chrono::seconds(60), .minority_timeout = std::chrono::seconds(60)});
     at::Tensor values = values_of(world.rank(), 0, kLong);
     IslandMerge given_up({.quorum = quorum, .compressor = *compressor, .rule = how, .step = 1, .in_background = true}, values);
     values.reset();

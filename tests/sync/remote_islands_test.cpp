@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "comm/bridge/bridge.h"
 #include "comm/local/local.h"
+#include "sync/islands/link.h"
 #include "toy_islands.h"
 
 namespace cairn::sync {
@@ -64,7 +65,7 @@ IslandResult run_island(const IslandRun& island_run) {
     options.links = island_run.links;
     comm::Bridge bridge(options);
     if (island_run.ready) island_run.ready(bridge);
-    const RemoteIslands remote_islands{.bridge = &bridge, .founders = island_run.founders, .stopping = island_run.stopping};
+    const RemoteIslands remote_islands{.make_link = [&] { return remote_link(bridge, world); }, .founders = island_run.founders};
     ToyModel model;
     const std::unique_ptr<Sync> rule = make_sync(island_run.options, {.replica_group = world.alone(),
                                                                       .model_group = world.alone(),
@@ -73,11 +74,13 @@ IslandResult run_island(const IslandRun& island_run) {
                                                                       .model = model.whole,
                                                                       .steps = island_run.steps,
                                                                       .seed = 3,
+                                                                      .stopping = island_run.stopping,
                                                                       .remote_islands = &remote_islands});
     end.begun = rule->begin(0);
     for (int64_t step = end.begun + 1; step <= island_run.steps; ++step) {
       model.step(island_run.island, step);
       rule->after_step({.step = step, .tokens = 10 + island_run.island, .learning_rate = 0.1}).wait();
+      if (const auto position = rule->take_new_position()) step = *position;
       for (const auto& [name, value] : rule->metrics())
         if (name == "islands") end.included = static_cast<int>(value);
       if (island_run.after) island_run.after(bridge, *rule, step);

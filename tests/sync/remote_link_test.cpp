@@ -37,23 +37,20 @@ bool comes_true(IslandLink& link, So so) {
   return so();
 }
 
-TEST(RemoteLink, AnIslandThatWasUnreachableIsLostUntilItIsReadmitted) {
+TEST(RemoteLink, AnIslandIsLostAsLongAsItIsUnreachable) {
   comm::LocalNetwork(1).run([&](comm::World& world) {
     ThreeSites sites;
     const auto link = remote_link(sites.first, world);
-    ASSERT_TRUE(comes_true(*link, [&] { return sites.first.reachable(1); }));
-    EXPECT_TRUE(link->lost(1)) << "not admitted yet";
-    link->readmit(1);
-    EXPECT_FALSE(link->lost(1));
+    ASSERT_TRUE(comes_true(*link, [&] { return !link->lost(1); }));
+    const uint64_t incarnation = link->incarnation(1);
     sites.alone = true;
     ASSERT_TRUE(comes_true(*link, [&] { return link->lost(1); }));
-    link->readmit(1);
-    EXPECT_TRUE(link->lost(1)) << "it is still unreachable";
     sites.alone = false;
-    ASSERT_TRUE(comes_true(*link, [&] { return sites.first.reachable(1); }));
-    EXPECT_TRUE(link->lost(1)) << "messages to it were dropped meanwhile";
-    link->readmit(1);
-    EXPECT_FALSE(link->lost(1));
+    ASSERT_TRUE(comes_true(*link, [&] { return !link->lost(1); }));
+    EXPECT_EQ(link->incarnation(1), incarnation) << "it was away, but has not started again";
+    const uint64_t own = link->incarnation(0);
+    link->renew();
+    EXPECT_GT(link->incarnation(0), own);
   });
 }
 

@@ -33,6 +33,7 @@ namespace cairn::comm {
 namespace {
 
 constexpr size_t kEntriesAtOnce = 64;
+constexpr int kDoublings = 3;        // of the election time: messages may wait behind long ones on slow links
 constexpr int kTimesToStepDown = 4;  // election times in which a site that stepped down starts no election
 
 }  // namespace
@@ -46,8 +47,10 @@ Raft::Raft(Options options, RaftStore& store, std::vector<int> founders, Nanosec
   if (options_.faults.forget_vote) state_.voted_for = -1;
   if (state_.first == 1 && state_.entries.empty() && state_.snapshot_members.empty()) state_.snapshot_members = std::move(founders);
   commit_ = last_applied_ = state_.first - 1;
+  if (state_.first > 1) installed_ = {commit_, state_.snapshot_members, state_.snapshot};
   find_members();
   restart_election_timer(now);
+  if (is_blank() && !members_.empty() && members_.front() == me()) election_at_ = now;  // a new group need not wait for a leader
 }
 
 bool Raft::is_member(int site) const { return std::find(members_.begin(), members_.end(), site) != members_.end(); }
@@ -106,8 +109,10 @@ void Raft::find_members() {
 
 void Raft::restart_election_timer(Nanoseconds now) {
   const double part = random_.uniform(drawn_++);
-  election_at_ = now + options_.election_min +
-                 Nanoseconds(static_cast<int64_t>(part * static_cast<double>((options_.election_max - options_.election_min).count())));
+  const Nanoseconds wait =
+      options_.election_min +
+      Nanoseconds(static_cast<int64_t>(part * static_cast<double>((options_.election_max - options_.election_min).count())));
+  election_at_ = now + wait * (1 << std::min(elections_, kDoublings));
 }
 
 void Raft::become_follower(uint64_t term, int leader, Nanoseconds now) {
@@ -134,8 +139,22 @@ void Raft::alive(int site, Nanoseconds now) {
   restart_election_timer(now);
 }
 
-void Raft::step_down(Nanoseconds now) {
+void Raft::links_changed(Nanoseconds now) {
+  if (std::exchange(elections_, 0) > 0) restart_election_timer(now);
+}
+
+// Tells the followers, which would take this site for their leader as long as it lives.
+void Raft::resign(Nanoseconds now) {
+  for (const auto& [site, follower] : followers_) send(site, {.kind = RaftMessage::Kind::resign, .term = state_.term});
   become_follower(state_.term, -1, now);
+}
+
+void Raft::suspect_leader() {
+  if (role_ == Role::follower) leader_ = -1;
+}
+
+void Raft::step_down(Nanoseconds now) {
+  resign(now);
   election_at_ = now + kTimesToStepDown * options_.election_max;
 }
 
@@ -144,7 +163,7 @@ void Raft::send(int to, RaftMessage message) { outgoing_.push_back({to, std::mov
 void Raft::tick(Nanoseconds now) {
   save_what_failed();
   if (role_ == Role::leader) {
-    if (!has_quorum(now)) return become_follower(state_.term, -1, now);
+    if (!has_quorum(now)) return resign(now);
     if (now >= heartbeat_at_) send_to_all(now);
   } else if (now >= election_at_ && may_stand()) {
     start_election(Role::pre_candidate, now);
@@ -152,6 +171,7 @@ void Raft::tick(Nanoseconds now) {
 }
 
 void Raft::start_election(Role role, Nanoseconds now) {
+  if (role == Role::pre_candidate) ++elections_;
   restart_election_timer(now);
   role_ = role;
   leader_ = -1;
@@ -183,6 +203,7 @@ void Raft::count_vote(int from, Nanoseconds now) {
 
 void Raft::become_leader(Nanoseconds now) {
   role_ = Role::leader;
+  elections_ = 0;
   leader_ = me();
   followers_.clear();
   for (const int site : members_)
@@ -191,14 +212,13 @@ void Raft::become_leader(Nanoseconds now) {
 }
 
 uint64_t Raft::append(RaftEntry entry, Nanoseconds now) {
-  const bool changes_members = entry.kind == RaftEntry::Kind::members;
+  const std::vector<int> before = members_;
   state_.entries.push_back(std::move(entry));
   save();
-  if (changes_members) {
-    find_members();
-    for (const int site : members_)
-      if (site != me() && !followers_.contains(site)) followers_[site] = {.next = last(), .match = 0, .heard = now};
-  }
+  find_members();
+  for (const int site : members_)  // a site that comes again may have lost what it had
+    if (site != me() && std::find(before.begin(), before.end(), site) == before.end())
+      followers_[site] = {.next = last(), .match = 0, .heard = now};
   if (options_.faults.apply_before_commit) commit_up_to(last());
   commit_by_majority(now);
   send_to_all(now);
@@ -253,7 +273,11 @@ void Raft::receive(int from, const RaftMessage& message, Nanoseconds now) {
   if (message.term > state_.term && !is_pre_vote) become_follower(message.term, -1, now);
   const bool old = message.term < state_.term && !options_.faults.answer_from_old_term;
   switch (message.kind) {
+    case Kind::resign:
+      if (!old && from == leader_) become_follower(state_.term, -1, now);
+      return;
     case Kind::pre_vote: {
+      if (from == leader_) become_follower(state_.term, -1, now);  // it no longer leads
       const bool granted = votes_ && message.term > state_.term && !hears_leader(now, options_.election_min) &&
                            is_up_to_date(message.index, message.log_term);
       return send(from, {.kind = Kind::pre_vote_reply, .term = granted ? message.term : state_.term, .granted = granted});
@@ -294,6 +318,7 @@ bool Raft::accept_leader(int from, const RaftMessage& message, Nanoseconds now) 
   if (message.term < state_.term) return false;
   become_follower(message.term, from, now);
   heard_leader_ = now;
+  elections_ = 0;
   restart_election_timer(now);
   return true;
 }
@@ -321,7 +346,7 @@ void Raft::on_append(int from, const RaftMessage& message, Nanoseconds now) {
 
 // What another follower has told the leader.
 void Raft::on_others_reply(int from, const RaftMessage& message) {
-  if (!message.granted || message.term != state_.term || leader_ < 0) return;
+  if (!message.granted || (message.term != state_.term && !options_.faults.answer_from_old_term) || leader_ < 0) return;
   uint64_t& match = others_[from];
   match = std::max(match, message.index);
   commit_by_majority(Nanoseconds{0});
@@ -407,7 +432,7 @@ void Raft::commit_by_majority(Nanoseconds now) {
 void Raft::drop_removed_followers(Nanoseconds now) {
   if (members_at_ > commit_) return;
   std::erase_if(followers_, [&](const auto& one) { return !is_member(one.first) && one.second.match >= members_at_; });
-  if (!is_member(me()) && commit_ == last()) become_follower(state_.term, -1, now);
+  if (!is_member(me()) && commit_ == last()) resign(now);
 }
 
 void Raft::commit_up_to(uint64_t index) {

@@ -43,7 +43,7 @@ class RaftStore {
 };
 
 struct RaftMessage {
-  enum class Kind : uint8_t { pre_vote, pre_vote_reply, vote, vote_reply, append, append_reply, install };
+  enum class Kind : uint8_t { pre_vote, pre_vote_reply, vote, vote_reply, append, append_reply, install, resign };
   Kind kind = Kind::append;
   uint64_t term = 0;
   uint64_t index = 0;     // vote: the candidate's last entry; append: the entry before `entries`; append_reply: the last entry that agrees
@@ -88,7 +88,7 @@ class Raft {
     uint64_t index = 0;
     RaftEntry entry;
   };
-  // The state of another site that replaced this one's log, because that was too far behind.
+  // A snapshot that replaced the log: another site's, because this one was too far behind, or this one's own after a restart.
   struct Installed {
     uint64_t index = 0;
     std::vector<int> members;
@@ -101,9 +101,13 @@ class Raft {
   void tick(Nanoseconds now);  // now and then, at least every heartbeat
   // A sign of life of this site that did not come in a message: a leader or follower that is busy is not taken for lost.
   void alive(int site, Nanoseconds now);
+  // Sites can be reached again: an election may succeed now.
+  void links_changed(Nanoseconds now);
   void set_votes(bool votes) { votes_ = votes; }
   // Another site shall lead: no election of this site's own for some election times.
   void step_down(Nanoseconds now);
+  // The leader seems to do nothing: this site waits for it no longer, and votes for another one.
+  void suspect_leader();
   void receive(int from, const RaftMessage& message, Nanoseconds now);
   // Appends to the log, on the leader; elsewhere nothing. Returns the index: committed once take_committed() gives that index with this
   // term.
@@ -128,6 +132,7 @@ class Raft {
   int leader() const { return leader_; }                             // -1: not known
   uint64_t committed() const { return commit_; }
   uint64_t last() const { return state_.first + state_.entries.size() - 1; }
+  size_t log_length() const { return state_.entries.size(); }
   const std::vector<int>& members() const { return members_; }  // by the newest entry that this site has
   bool is_member(int site) const;
   // Whether this site is connected to a majority: the leader hears one, or a follower hears its leader.
@@ -144,6 +149,7 @@ class Raft {
   void find_members();
   void restart_election_timer(Nanoseconds now);
   void become_follower(uint64_t term, int leader, Nanoseconds now);
+  void resign(Nanoseconds now);
   void start_election(Role role, Nanoseconds now);
   void count_vote(int from, Nanoseconds now);
   void become_leader(Nanoseconds now);
@@ -167,6 +173,7 @@ class Raft {
   RaftState state_;
   base::Random random_;
   uint64_t drawn_ = 0;
+  int elections_ = 0;  // without success, one after the other
   bool votes_;
   bool unsaved_ = false;  // the last save failed
   std::vector<int> members_;

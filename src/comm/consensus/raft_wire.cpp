@@ -123,7 +123,7 @@ std::vector<std::byte> encode(const RaftMessage& message) {
 std::optional<RaftMessage> decode_raft_message(std::span<const std::byte> bytes) {
   RaftReader in(bytes);
   RaftMessage message;
-  message.kind = in.kind<RaftMessage::Kind>(static_cast<uint8_t>(RaftMessage::Kind::install));
+  message.kind = in.kind<RaftMessage::Kind>(static_cast<uint8_t>(RaftMessage::Kind::resign));
   message.granted = in.kind<uint8_t>(1) != 0;
   for (uint64_t* value : {&message.term, &message.index, &message.log_term, &message.commit}) *value = in.number<uint64_t>();
   message.entries = in.entries();

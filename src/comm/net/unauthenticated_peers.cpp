@@ -127,7 +127,7 @@ asio::awaitable<void> UnauthenticatedPeers::authenticate_one(std::shared_ptr<Pee
     began = true;
     co_await authenticate_(peer->stream);
   } catch (const std::exception& error) {  // only this connection ends
-    const bool given_up = !peer->stream.is_open() || std::string_view(error.what()) == kConnectionClosed;
+    const bool given_up = !peer->stream.socket().is_open() || std::string_view(error.what()) == kConnectionClosed;
     if (!began && !given_up && refused_ && reported_.size() < kReportedMax && reported_.insert(address).second) refused_(address);
   }
   peer->timer.cancel();

@@ -3,9 +3,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+
+#include "sync/islands/quorum.h"
 
 namespace cairn::sync {
 
@@ -23,6 +26,7 @@ struct FragmentMessage {
   double weight = 1;   // of this island in the merge
   double seconds = 0;  // that a step takes here; 0: unknown
   bool wants_to_stop = false;
+  bool admits = true;  // islands may join by this round; false: it is one of the last
 };
 
 // The exchange of one fragment between islands while it is in flight, as one rank sees it.
@@ -43,7 +47,8 @@ class PendingExchange {
     int64_t bytes_sent = 0;  // compressed values that this island sent
     int included = 0;        // islands in the merge
     bool stop = false;       // some island was asked to stop
-    double fastest = 0;      // seconds of a step on the fastest island; 0: unknown
+    RoundEnding ending = RoundEnding::decided;
+    double fastest = 0;  // seconds of a step on the fastest island; 0: unknown
   };
   const Outcome& outcome() const { return outcome_; }
 
@@ -75,16 +80,29 @@ class IslandExchange {
 
   // Before the first step: waits for the other islands, or joins them with their state if they are already training.
   struct StartPoint {
-    int64_t step = 0;             // to resume from
-    bool state_replaced = false;  // anchor and momentum came from another island
-    bool joined = false;          // the others were already training: rounds may be in flight
+    int64_t step = 0;                           // to resume from
+    bool state_replaced = false;                // anchor and momentum came from another island
+    bool joined = false;                        // the others were already training: rounds may be in flight
+    uint64_t epoch = 0;                         // of the lineage of global models (decision_log.h)
+    RoundEnding ending = RoundEnding::decided;  // else this island found no others
   };
-  virtual StartPoint begin(int64_t steps_done) { return {steps_done}; }
+  // What is known of the state that this island begins with.
+  struct Lineage {
+    uint64_t epoch = 0;
+    bool apart = false;  // this island has trained alone since its last round with others
+  };
+  virtual StartPoint begin(int64_t steps_done, const Lineage& /*lineage*/) { return {steps_done}; }
+  // The same for an island that the others went on without.
+  virtual StartPoint begin_again(int64_t steps_done, const Lineage& lineage);
+  // After the last step: waits for the others, as long as they may need this island.
+  virtual void leave(int64_t /*step*/) {}
   // A round that was in flight when this island joined: its result comes from another island.
   virtual std::unique_ptr<PendingExchange> expect(int fragment, int64_t step, int32_t part);
   // The rule has applied the result of this exchange, after step `now`.
   virtual void on_applied(PendingExchange& /*exchange*/, int64_t /*now*/) {}
   virtual void poll() {}  // notices islands that come and go; does not wait
+  // What this island waits for, for people.
+  virtual std::string waiting_for() const { return "the other islands"; }
   // Whether an island may leave without asking the others to stop.
   virtual bool may_leave() const { return false; }
 };

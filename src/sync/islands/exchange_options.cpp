@@ -26,7 +26,13 @@ base::Schema<ExchangeOptions> exchange_schema() {
             "each number the largest and smallest are dropped; median: of each number.",
             kMergeKindNames},
            {"trim", &O::trim, "With merge = \"trim\": the share that is dropped at each end.", base::between(0, 0.49)},
-           {"timeout_s", &O::timeout_s, "A round goes on without an island that sends nothing for this long.", base::more_than(0)}}};
+           {"timeout_s", &O::timeout_s, "A round goes on without an island that sends nothing for this long.", base::more_than(0)},
+           {"on_minority", &O::on_minority,
+            "What an island does that reaches no majority of the islands. wait: it waits for minority_timeout_s, then saves a snapshot and "
+            "ends with exit code 4; stop: the same after timeout_s; continue: after timeout_s it trains on alone. What it trains alone is "
+            "dropped when it reaches the others again; if it does not, the run ends with exit code 4.",
+            kOnMinorityNames},
+           {"minority_timeout_s", &O::minority_timeout_s, "With on_minority = \"wait\". 0: five times timeout_s.", base::at_least(0)}}};
 }
 
 base::Schema<ExchangeOptions> sparse_schema() {

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "comm/bridge/bridge.h"
@@ -37,6 +38,9 @@ class InWorldLink final : public IslandLink {
     const std::vector<int> gone = islands_.world().lost();
     return std::find(gone.begin(), gone.end(), islands_.ranks()[static_cast<size_t>(island)]) != gone.end();
   }
+  bool comes_back() const override { return false; }
+  uint64_t incarnation(int) const override { return 1; }
+  void renew() override { CAIRN_CHECK(false, "islands of one world do not return to it"); }
   std::chrono::nanoseconds now() const override { return islands_.world().clock().now(); }
 
   void send(int to, std::vector<std::byte> body, comm::Purpose purpose) override {
@@ -51,7 +55,7 @@ class InWorldLink final : public IslandLink {
     comm::MailboxMessage mail = next_.message();
     next_ = node_.receive();
     const auto from = island_of_.find(mail.from);
-    return Message{from == island_of_.end() ? -1 : from->second, std::move(mail.body)};
+    return Message{from == island_of_.end() ? -1 : from->second, 1, std::move(mail.body)};
   }
 
   void wait(std::chrono::nanoseconds until) override {
@@ -71,42 +75,27 @@ class InWorldLink final : public IslandLink {
 
 class RemoteLink final : public IslandLink {
  public:
-  RemoteLink(comm::Bridge& bridge, comm::World& world)
-      : bridge_(bridge), world_(world), known_(static_cast<size_t>(bridge.sites())), was_unreachable_(known_.size()) {}
+  RemoteLink(comm::Bridge& bridge, comm::World& world) : bridge_(bridge), world_(world) {}
 
   int me() const override { return bridge_.site(); }
   int size() const override { return bridge_.sites(); }
-  bool lost(int island) const override {
-    if (island == me()) return false;
-    const auto i = static_cast<size_t>(island);
-    if (known_[i] == 0 || bridge_.incarnation(island) != known_[i]) return true;
-    if (!bridge_.reachable(island)) was_unreachable_[i] = true;
-    return was_unreachable_[i];
-  }
-  void readmit(int island) override {
-    known_[static_cast<size_t>(island)] = bridge_.incarnation(island);
-    was_unreachable_[static_cast<size_t>(island)] = !bridge_.reachable(island);
-  }
+  bool lost(int island) const override { return island != me() && !bridge_.reachable(island); }
+  bool comes_back() const override { return true; }
+  uint64_t incarnation(int island) const override { return bridge_.incarnation(island); }
+  void renew() override { bridge_.renew(); }
+  std::string refusal() const override { return bridge_.refusal(); }
   std::chrono::nanoseconds now() const override { return clock_.now(); }
 
   void send(int to, std::vector<std::byte> body, comm::Purpose purpose) override {
     const auto bytes = static_cast<int64_t>(body.size());
-    const auto i = static_cast<size_t>(to);
-    if (bridge_.send(to, known_[i], std::move(body))) {
-      book(to, bytes, purpose);
-    } else if (known_[i] != 0) {
-      was_unreachable_[i] = true;  // it misses a message
-    }
+    if (bridge_.send(to, bridge_.incarnation(to), std::move(body))) book(to, bytes, purpose);
   }
 
   std::optional<Message> next() override {
     for (const comm::SiteChannels::Relayed& one : bridge_.take_relayed()) book(one.to, one.bytes, comm::Purpose::relay);
-    while (auto message = bridge_.next()) {  // messages of other incarnations are dropped
-      const auto i = static_cast<size_t>(message->from);
-      if (known_[i] == 0) known_[i] = message->incarnation;
-      if (message->incarnation == known_[i]) return Message{message->from, std::move(message->body)};
-    }
-    return std::nullopt;
+    auto message = bridge_.next();
+    if (!message) return std::nullopt;
+    return Message{message->from, message->incarnation, std::move(message->body)};
   }
 
   void wait(std::chrono::nanoseconds until) override { bridge_.wait(std::min<std::chrono::nanoseconds>(until - now(), kLossCheck)); }
@@ -120,9 +109,7 @@ class RemoteLink final : public IslandLink {
 
   comm::Bridge& bridge_;
   comm::World& world_;
-  base::RealClock clock_;                      // remote islands share no simulated clock
-  std::vector<uint64_t> known_;                // by island: the incarnation that counts; 0: none
-  mutable std::vector<bool> was_unreachable_;  // by island: since it was readmitted
+  base::RealClock clock_;  // remote islands share no simulated clock
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 #pragma once
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,15 +21,20 @@ namespace cairn::sync {
 class IslandLink {
  public:
   struct Message {
-    int from = -1;  // -1: the sender is not an island
-    std::vector<std::byte> body;
+    int from = -1;             // -1: the sender is not an island
+    uint64_t incarnation = 0;  // the sender's
+    std::vector<std::byte> body = {};
   };
 
   virtual ~IslandLink() = default;
   virtual int me() const = 0;
   virtual int size() const = 0;             // islands that there may be
-  virtual bool lost(int island) const = 0;  // an island that was lost stays lost when it comes back...
-  virtual void readmit(int /*island*/) {}   // ...until all live islands have noticed the loss (Quorum::conclude)
+  virtual bool lost(int island) const = 0;  // it cannot be reached, not even through others
+  virtual bool comes_back() const = 0;      // whether an island that is lost may come back
+  // The number of an island's start, or of its last return to the run: higher each time; 0: the island was never here.
+  virtual uint64_t incarnation(int island) const = 0;
+  virtual void renew() = 0;  // takes the next incarnation: everything that is in flight from and to here is dropped
+  virtual std::string refusal() const { return ""; }  // why another island refused this one; empty: none did
   virtual std::chrono::nanoseconds now() const = 0;
 
   virtual void send(int to, std::vector<std::byte> body, comm::Purpose purpose) = 0;

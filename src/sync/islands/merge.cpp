@@ -17,8 +17,10 @@
 #include <ATen/ThreadLocalState.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
+#include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/checksum.h"
 #include "base/memory_scope.h"
 #include "comm/collectives/coded_all_reduce.h"
 #include "kernels/aten.h"
@@ -29,6 +31,7 @@ namespace {
 
 // A header before the compressed values: weight and note.
 constexpr size_t kHeadBytes = 2 * sizeof(double);
+constexpr auto kCheckWait = std::chrono::milliseconds(200), kCheckWork = std::chrono::milliseconds(1);
 
 // Runs `work` now. Its exception is thrown by the future.
 template <typename Result>
@@ -67,18 +70,20 @@ bool is_ready(const std::future<Result>& future) {
 IslandMerge::IslandMerge(const Parts& parts, const at::Tensor& values)
     : parts_(parts), device_(values.device()), elements_(values.numel()), begun_(parts.quorum.messenger().now()), first_{0} {
   CAIRN_CHECK(parts.part >= 0 && values.is_contiguous() && values.dtype() == at::kFloat, "part {} of {}", parts.part, values.toString());
-  const IslandSet& members = parts.quorum.members();
+  members_ = parts.quorum.members();
   if (parts.quorum.count() > parts.compressor.all_gather_limit()) {
-    for (size_t i = 0; i < members.size(); ++i)
-      if (members[i]) owners_.push_back(static_cast<int>(i));
+    for (size_t i = 0; i < members_.size(); ++i)
+      if (members_[i] != 0) owners_.push_back(static_cast<int>(i));
     for (const int64_t count : comm::block_counts(elements_, static_cast<int>(owners_.size()), parts.compressor.block()))
       first_.push_back(first_.back() + count);
   } else {
     first_.push_back(elements_);
-    round_.emplace(parts.quorum.begin(parts.step, parts.part, parts.wants_to_stop));  // now: the members are those of this step
+    round_.emplace(
+        parts.quorum.begin(parts.step, parts.part, parts.wants_to_stop, parts.admits));  // now: the members are those of this step
   }
   // The recipients are those of this step too.
-  outgoing_.resize(members.size());
+  outgoing_.resize(members_.size());
+  unsent_.resize(members_.size());
   for (size_t chunk = 0; chunk + 1 < first_.size(); ++chunk)
     own_.push_back(parts.quorum.messenger().take_buffer(kHeadBytes + static_cast<size_t>(parts.compressor.encoded_bytes(count(chunk)))));
   packing_ = start<void>([this, values] { pack(values); });
@@ -123,11 +128,31 @@ bool IslandMerge::send_packed(bool waits) {
     if (outgoing_[island].empty()) continue;
     const auto chunk =
         round_ ? 0 : static_cast<size_t>(std::find(owners_.begin(), owners_.end(), static_cast<int>(island)) - owners_.begin());
+    if (parts_.quorum.messenger().lost(static_cast<int>(island))) {
+      unsent_[island] = true;
+      continue;
+    }
     bytes_sent_ += static_cast<int64_t>(own_code(chunk).size());
     parts_.quorum.messenger().send(static_cast<int>(island), std::move(outgoing_[island]), comm::Purpose::gradient);
   }
   outgoing_.clear();
   return true;
+}
+
+// Sends the update to members that can be reached again.
+void IslandMerge::send_late() {
+  IslandMessenger& messenger = parts_.quorum.messenger();
+  for (size_t island = 0; island < unsent_.size(); ++island) {
+    if (!unsent_[island] || messenger.lost(static_cast<int>(island))) continue;
+    unsent_[island] = false;
+    if (messenger.incarnation(static_cast<int>(island)) != members_[island]) continue;  // it has started again
+    const auto chunk =
+        owners_.empty() ? 0 : static_cast<size_t>(std::find(owners_.begin(), owners_.end(), static_cast<int>(island)) - owners_.begin());
+    const bool has_result = !owners_.empty() && round_;
+    const std::vector<std::byte>& body = has_result ? own_result_ : own_[chunk];
+    bytes_sent_ += static_cast<int64_t>(body.size() - kHeadBytes);
+    messenger.send(static_cast<int>(island), round_ ? round_->tag() : chunk_tag(), body, comm::Purpose::gradient);
+  }
 }
 
 // Writes weight and note into the header.
@@ -162,10 +187,10 @@ at::Tensor IslandMerge::as_sent() {
 }
 
 // The versions of a chunk that these islands sent under the tag.
-std::vector<IslandMerge::Code> IslandMerge::codes_of(const MessageTag& tag, size_t chunk, const IslandSet& included) const {
+std::vector<IslandMerge::Code> IslandMerge::codes_of(const MessageTag& tag, size_t chunk, const Incarnations& included) const {
   std::vector<Code> codes;
   for (size_t island = 0; island < included.size(); ++island) {
-    if (!included[island]) continue;
+    if (included[island] == 0) continue;
     if (static_cast<int>(island) == parts_.quorum.me()) {
       codes.push_back({own_code(chunk), parts_.weight});
       continue;
@@ -194,9 +219,11 @@ at::Tensor IslandMerge::merged(const std::vector<Code>& codes, size_t chunk) con
 void IslandMerge::begin_merging() {
   const auto owner = static_cast<size_t>(std::find(owners_.begin(), owners_.end(), parts_.quorum.me()) - owners_.begin());
   const IslandMessenger& messenger = parts_.quorum.messenger();
-  IslandSet heard(static_cast<size_t>(messenger.size()));
-  for (const int island : owners_) heard[static_cast<size_t>(island)] = island == parts_.quorum.me() || messenger.find(island, chunk_tag());
-  included_ = static_cast<int>(std::count(heard.begin(), heard.end(), true));
+  Incarnations heard(members_.size());
+  for (const int island : owners_)
+    if (island == parts_.quorum.me() || messenger.incarnation_of(island, chunk_tag()) == members_[static_cast<size_t>(island)])
+      heard[static_cast<size_t>(island)] = members_[static_cast<size_t>(island)];
+  included_ = static_cast<int>(members_.size()) - static_cast<int>(std::count(heard.begin(), heard.end(), 0));
   merging_ = start<Result>([this, owner, codes = codes_of(chunk_tag(), owner, heard)] {
     const at::Tensor values = merged(codes, owner);
     Result result{.message = std::vector<std::byte>(kHeadBytes)};
@@ -213,12 +240,15 @@ void IslandMerge::send_result(Result result) {
   const IslandMessenger& messenger = parts_.quorum.messenger();
   mine_ = std::move(result.mine);
   keep_for_stream(mine_);
-  round_.emplace(parts_.quorum.begin(parts_.step, parts_.part, parts_.wants_to_stop));
+  round_.emplace(parts_.quorum.begin(parts_.step, parts_.part, parts_.wants_to_stop, parts_.admits));
   for (int island = 0; island < messenger.size(); ++island) {
     if (island == messenger.me() || !is_member(island)) continue;
+    unsent_[static_cast<size_t>(island)] = messenger.lost(island);
+    if (messenger.lost(island)) continue;
     bytes_sent_ += static_cast<int64_t>(result.message.size() - kHeadBytes);
     parts_.quorum.messenger().send(island, round_->tag(), result.message, comm::Purpose::gradient);
   }
+  own_result_ = std::move(result.message);
 }
 
 // Tensors that were made on the side stream are used on this one.
@@ -232,6 +262,7 @@ bool IslandMerge::progress() {
     messenger.pump();
     return false;
   }
+  send_late();
   if (!round_) {
     messenger.pump();
     if (!merging_.valid()) {
@@ -241,50 +272,109 @@ bool IslandMerge::progress() {
     if (!is_ready(merging_)) return false;
     send_result(merging_.get());
   }
-  if (!round_->progress()) return false;
-  if (!parts_.in_background) return true;  // `wait` computes the result
-  if (!result_.valid()) begin_result();
-  return is_ready(result_);
+  if (!round_->progress()) {
+    const Incarnations wanted = round_->wanted();
+    if (!wanted.empty() && merge_of(wanted)) round_->set_digest(wanted, found_.digest);
+    return round_->decided() && progress();
+  }
+  const RoundDecision& decision = round_->decision();
+  if (tried_ != decision.included && !are_here(decision.included)) {
+    if (!missing_since_) missing_since_ = messenger.now();
+    return false;
+  }
+  if (!merge_of(decision.included)) return false;
+  differs_ = found_.digest != decision.digest;
+  return !differs_;
 }
 
-// Starts to compute the result, once there is a decision.
-void IslandMerge::begin_result() {
-  const IslandSet& included = round_->decision().included;
-  if (owners_.empty()) {
-    result_ = start<at::Tensor>([this, codes = codes_of(round_->tag(), 0, included)] { return merged(codes, 0); });
-    return;
-  }
-  // The results of all owners are needed: if an owner was lost with its chunk, the round fails.
-  std::vector<std::span<const std::byte>> results;
-  for (size_t i = 0; i < owners_.size(); ++i) {
-    const bool own = owners_[i] == parts_.quorum.me();
-    const std::vector<std::byte>* body = own ? nullptr : parts_.quorum.update_from(owners_[i], parts_.step, parts_.part);
-    const bool lacks = !included[static_cast<size_t>(owners_[i])] || (own ? !mine_.defined() : !body || body->size() < kHeadBytes);
-    if (count(i) > 0 && lacks) {
-      result_ = run_now<at::Tensor>([] { return at::Tensor(); });
-      return;
+// Whether all these updates have arrived.
+bool IslandMerge::are_here(const Incarnations& included) const {
+  const IslandMessenger& messenger = parts_.quorum.messenger();
+  for (int island = 0; island < messenger.size(); ++island)
+    if (included[static_cast<size_t>(island)] != 0 && island != messenger.me() &&
+        messenger.incarnation_of(island, round_->tag()) != included[static_cast<size_t>(island)])
+      return false;
+  return true;
+}
+
+// Merges these updates, which have arrived. True: the result is in found_.
+bool IslandMerge::merge_of(const Incarnations& included) {
+  if (tried_ != included) {
+    if (result_.valid()) result_.wait();
+    tried_ = included;
+    std::vector<Code> codes;
+    std::vector<std::span<const std::byte>> results;  // of the owners
+    bool lacks = false;
+    if (owners_.empty()) codes = codes_of(round_->tag(), 0, included);
+    for (size_t i = 0; i < owners_.size(); ++i) {
+      const bool own = owners_[i] == parts_.quorum.me();
+      const std::vector<std::byte>* body = own ? nullptr : parts_.quorum.update_from(owners_[i], parts_.step, parts_.part);
+      // The results of all owners are needed: if an owner was lost with its chunk, the round fails.
+      lacks = lacks || (count(i) > 0 &&
+                        (included[static_cast<size_t>(owners_[i])] == 0 || (own ? !mine_.defined() : !body || body->size() < kHeadBytes)));
+      results.push_back(body ? std::span(*body).subspan(std::min(body->size(), kHeadBytes)) : std::span<const std::byte>());
     }
-    results.push_back(body ? std::span(*body).subspan(std::min(body->size(), kHeadBytes)) : std::span<const std::byte>());
+    result_ = start<Merged>([this, lacks, codes = std::move(codes), results = std::move(results)] {
+      Merged made;
+      if (!lacks) made.values = owners_.empty() ? merged(codes, 0) : put_together(results);
+      if (!made.values.defined()) return made;
+      const at::Tensor host = made.values.cpu().contiguous();
+      made.digest = base::checksum(std::as_bytes(std::span(host.const_data_ptr<float>(), static_cast<size_t>(host.numel()))));
+      return made;
+    });
   }
-  result_ = start<at::Tensor>([this, results = std::move(results)] { return put_together(results); });
+  if (result_.valid()) {
+    if (!is_ready(result_)) return false;
+    found_ = result_.get();
+  }
+  return true;
+}
+
+// False: ending_ says why there is none.
+bool IslandMerge::wait_for_decision() {
+  Quorum& quorum = parts_.quorum;
+  IslandMessenger& messenger = quorum.messenger();
+  send_packed(/*waits=*/true);
+  while (!progress()) {
+    const bool missing = missing_since_ && messenger.now() - *missing_since_ > quorum.timeout() / 2;
+    if (differs_ || missing) {
+      messenger.warn(fmt::format("step {}: this island cannot follow a decision of the others: {}", parts_.step,
+                                 differs_ ? "its merge of the same updates differs" : "updates that count did not arrive"));
+      ending_ = messenger.link().comes_back() ? RoundEnding::rejoin : RoundEnding::minority;
+      return false;
+    }
+    if (const auto ending = quorum.give_up(begun_, round_ && round_->decided())) {
+      ending_ = *ending;
+      return false;
+    }
+    // Work in the background does not wake the messenger.
+    const bool works = packing_.valid() || merging_.valid() || result_.valid();
+    messenger.wait([&] { return progress(); }, messenger.now() + (works ? kCheckWork : kCheckWait));
+  }
+  return true;
 }
 
 at::Tensor IslandMerge::wait() {
-  send_packed(/*waits=*/true);
-  if (!round_) {
-    if (!merging_.valid()) {
-      parts_.quorum.messenger().wait([&] { return all_chunks_arrived(); }, begun_ + parts_.quorum.timeout());
-      begin_merging();
-    }
-    send_result(merging_.get());
+  if (!wait_for_decision()) {
+    if (ending_ != RoundEnding::alone) return {};
+    included_ = 1;
+    std::vector<Contribution> own{{as_sent(), 1}};
+    return merge(parts_.rule, own);
   }
-  const RoundDecision& decision = round_->wait();
   parts_.quorum.conclude(*round_);
+  note_outcome();
+  keep_for_stream(found_.values);
+  return found_.values;
+}
+
+void IslandMerge::note_outcome() {
+  const RoundDecision& decision = round_->decision();
   stop_ = decision.stop;
-  const auto included = static_cast<int>(std::count(decision.included.begin(), decision.included.end(), true));
+  const auto included =
+      static_cast<int>(decision.included.size()) - static_cast<int>(std::count(decision.included.begin(), decision.included.end(), 0));
   note_ = 0;
   for (size_t island = 0; island < decision.included.size(); ++island) {
-    if (!decision.included[island]) continue;
+    if (decision.included[island] == 0) continue;
     double note = parts_.note;
     if (const std::vector<std::byte>* body = parts_.quorum.update_from(static_cast<int>(island), parts_.step, parts_.part);
         body && body->size() >= kHeadBytes)
@@ -293,10 +383,6 @@ at::Tensor IslandMerge::wait() {
     if (note > 0 && std::isfinite(note)) least_note_ = least_note_ > 0 ? std::min(least_note_, note) : note;
   }
   if (owners_.empty()) included_ = included;
-  if (!result_.valid()) begin_result();
-  at::Tensor result = result_.get();
-  keep_for_stream(result);
-  return result;
 }
 
 at::Tensor IslandMerge::put_together(const std::vector<std::span<const std::byte>>& results) const {

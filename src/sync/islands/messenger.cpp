@@ -12,7 +12,8 @@ namespace {
 
 constexpr uint32_t kMagic = 0x43a1c0de;
 constexpr int64_t kPieceBytes = int64_t{8} << 20;
-constexpr int64_t kKeptMessages = 8;  // unread messages of one island, in units of the longest
+constexpr int64_t kHandledBytesMax = int64_t{1} << 20;  // of a message that is not kept: it may be longer than a small model
+constexpr int64_t kKeptMessages = 8;                    // unread messages of one island, in units of the longest
 
 // On the wire before every piece.
 struct Header {
@@ -74,13 +75,31 @@ IslandMessenger::Pieces IslandMessenger::split(const MessageTag& tag, std::span<
 
 const std::vector<std::byte>* IslandMessenger::find(int from, const MessageTag& tag) const {
   const auto found = kept_.find({from, tag});
-  return found == kept_.end() ? nullptr : &found->second;
+  return found == kept_.end() ? nullptr : &found->second.bytes;
+}
+
+uint64_t IslandMessenger::incarnation_of(int from, const MessageTag& tag) const {
+  const auto found = kept_.find({from, tag});
+  return found == kept_.end() ? 0 : found->second.incarnation;
+}
+
+bool IslandMessenger::has_any(int from, MessageTag::Kind kind) const {
+  const auto is = [&](const auto& one) { return one.first.first == from && one.first.second.kind == kind; };
+  return std::any_of(kept_.begin(), kept_.end(), is) || std::any_of(partial_.begin(), partial_.end(), is);
+}
+
+void IslandMessenger::renew() {
+  kept_.clear();
+  partial_.clear();
+  forgotten_.clear();  // the others may be at an earlier step
+  std::fill(bytes_kept_.begin(), bytes_kept_.end(), 0);
+  link_->renew();
 }
 
 std::vector<std::byte> IslandMessenger::take(int from, const MessageTag& tag) {
   const auto found = kept_.find({from, tag});
   CAIRN_CHECK(found != kept_.end(), "no message of island {}", from);
-  std::vector<std::byte> body = std::move(found->second);
+  std::vector<std::byte> body = std::move(found->second.bytes);
   bytes_kept_[static_cast<size_t>(from)] -= static_cast<int64_t>(body.size());
   kept_.erase(found);
   return body;
@@ -93,8 +112,8 @@ void IslandMessenger::forget(MessageTag::Kind kind, int64_t step) {
   Pieces read;
   for (auto& one : kept_) {
     if (!old(one)) continue;
-    bytes_kept_[static_cast<size_t>(one.first.first)] -= static_cast<int64_t>(one.second.size());
-    read.push_back(std::move(one.second));
+    bytes_kept_[static_cast<size_t>(one.first.first)] -= static_cast<int64_t>(one.second.bytes.size());
+    read.push_back(std::move(one.second.bytes));
   }
   for (auto& one : partial_)
     if (old(one)) read.push_back(std::move(one.second.bytes));
@@ -126,6 +145,7 @@ void IslandMessenger::recycle(Pieces pieces) {
 
 void IslandMessenger::pump() {
   while (const auto message = link_->next()) arrived(*message);
+  if (tick_) tick_();
 }
 
 bool IslandMessenger::wait(const std::function<bool()>& done, std::chrono::nanoseconds until) {
@@ -150,32 +170,41 @@ void IslandMessenger::arrived(const IslandLink::Message& message) {
   const auto bytes = static_cast<int64_t>(message.body.size() - sizeof(Header));
   if (head.magic != kMagic) return refuse("it is of another kind");
   if (head.signature != signature_) return refuse("it is of another model, layout or rule: all islands need the same recipe");
-  if (head.bytes < 0 || head.bytes > max_message_bytes_ || head.offset < 0 || head.offset + bytes > head.bytes ||
+  const auto handler = handlers_.find(static_cast<MessageTag::Kind>(head.kind));
+  const int64_t most = handler == handlers_.end() ? max_message_bytes_ : std::max(max_message_bytes_, kHandledBytesMax);
+  if (head.bytes < 0 || head.bytes > most || head.offset < 0 || head.offset + bytes > head.bytes ||
       bytes != std::min(kPieceBytes, head.bytes - head.offset))
     return refuse("its length is wrong");
   heard_at_[static_cast<size_t>(message.from)] = now();
   const MessageTag tag{static_cast<MessageTag::Kind>(head.kind), head.step, head.part};
-  if (const auto handler = handlers_.find(tag.kind); handler != handlers_.end()) {
+  if (handler != handlers_.end()) {
     if (bytes != head.bytes) return refuse("it is too long");
-    return handler->second(message.from, tag, std::span(message.body).subspan(sizeof(Header)));
+    return handler->second({message.from, message.incarnation, tag, std::span(message.body).subspan(sizeof(Header))});
   }
   if (const auto old = forgotten_.find(tag.kind); old != forgotten_.end() && tag.step <= old->second) return;
   const std::pair key{message.from, tag};
-  if (kept_.contains(key)) return refuse("it came before");
   int64_t& kept = bytes_kept_[static_cast<size_t>(message.from)];
+  if (const auto before = kept_.find(key); before != kept_.end()) {
+    if (before->second.incarnation >= message.incarnation) return refuse("it came before");
+    kept -= static_cast<int64_t>(before->second.bytes.size());
+    kept_.erase(before);
+  }
+  if (const auto before = partial_.find(key); before != partial_.end() && before->second.incarnation < message.incarnation)
+    partial_.erase(before);
   const auto half = partial_.find(key);
   if (half == partial_.end() && kept + head.bytes > kKeptMessages * max_message_bytes_)
     return refuse("too many of its messages are unread");
   const std::byte* content = message.body.data() + sizeof(Header);
   if (bytes == head.bytes) {
     kept += bytes;
-    kept_.emplace(key, std::vector<std::byte>(content, content + bytes));
+    kept_.emplace(key, KeptMessage{message.incarnation, std::vector<std::byte>(content, content + bytes)});
     return;
   }
   // Pieces arrive in order. The first one says how long the message is, and none is accepted twice.
   if ((half == partial_.end()) != (head.offset == 0)) return refuse("a piece of it is missing");
   PartialMessage& whole = partial_[key];
   if (head.offset == 0) {
+    whole.incarnation = message.incarnation;
     whole.whole = head.bytes;
     whole.bytes = take_buffer(static_cast<size_t>(head.bytes));
     whole.bytes.clear();
@@ -185,7 +214,7 @@ void IslandMessenger::arrived(const IslandLink::Message& message) {
   whole.bytes.insert(whole.bytes.end(), content, content + bytes);
   if (static_cast<int64_t>(whole.bytes.size()) < whole.whole) return;
   kept += head.bytes;
-  kept_.emplace(key, std::move(whole.bytes));
+  kept_.emplace(key, KeptMessage{message.incarnation, std::move(whole.bytes)});
   partial_.erase(key);
 }
 

@@ -21,11 +21,10 @@ struct MessageTag {
   // The numbers are on the wire: add at the end.
   enum class Kind : uint8_t {
     // Rounds among all islands (quorum.h, merge.h).
-    update,          // an island's compressed values, or what it has merged of its chunk
-    chunk,           // an island's values for the owner of this chunk
-    vote,            // which updates an island has
-    decision,        // which updates count
-    decision_query,  // asks for a decision that was lost with its leader
+    update,  // an island's compressed values, or what it has merged of its chunk
+    chunk,   // an island's values for the owner of this chunk
+    vote,    // which updates an island has
+    raft,    // the log of decisions (decision_log.h)
     // Rounds among a few (noloco.cpp, gossip.cpp).
     slow_weights,
     progress,
@@ -33,7 +32,6 @@ struct MessageTag {
     model,
     // Membership of remote islands (membership.h).
     status,
-    found,
     join,
     state,
     state_sent,
@@ -67,8 +65,12 @@ class IslandMessenger {
 
   int me() const;               // this island's number
   int size() const;             // islands that there may be
-  bool lost(int island) const;  // stays true until `readmit`
-  void readmit(int island) { link_->readmit(island); }
+  bool lost(int island) const;  // it cannot be reached now
+  IslandLink& link() const { return *link_; }
+  uint64_t incarnation(int island) const { return link_->incarnation(island); }
+  void warn(const std::string& what) { link_->warn(what); }
+  // Takes a new incarnation; messages that have arrived are dropped.
+  void renew();
   std::chrono::nanoseconds now() const;
 
   // Sends to an island; nothing happens if it is lost. `purpose` is for the traffic ledger.
@@ -79,6 +81,8 @@ class IslandMessenger {
   void send(int to, Pieces pieces, comm::Purpose purpose);
   // The message of this island with this tag; null: not here yet. `take` removes it and requires that it is here.
   const std::vector<std::byte>* find(int from, const MessageTag& tag) const;
+  bool has_any(int from, MessageTag::Kind kind) const;             // whether messages of this kind have arrived, in part at least
+  uint64_t incarnation_of(int from, const MessageTag& tag) const;  // of the sender of such a message; 0: not here yet
   std::vector<std::byte> take(int from, const MessageTag& tag);
   // Drops messages of this kind up to this step, and ignores those that arrive later.
   void forget(MessageTag::Kind kind, int64_t step);
@@ -92,15 +96,27 @@ class IslandMessenger {
   bool wait(const std::function<bool()>& done, std::chrono::nanoseconds until);
 
   // Messages of this kind go to the handler instead of being kept.
-  using Handler = std::function<void(int from, const MessageTag&, std::span<const std::byte> body)>;
+  struct Arrived {
+    int from = 0;
+    uint64_t incarnation = 0;  // the sender's
+    MessageTag tag;
+    std::span<const std::byte> body;
+  };
+  using Handler = std::function<void(const Arrived& message)>;
   void on_message(MessageTag::Kind kind, Handler handler);
+  void on_pump(std::function<void()> tick) { tick_ = std::move(tick); }  // called whenever this thread has received what has arrived
 
   int64_t refused() const { return refused_; }  // malformed messages so far
   // When the last piece of a message of this island arrived; zero: none has.
   std::chrono::nanoseconds heard_at(int island) const { return heard_at_[static_cast<size_t>(island)]; }
 
  private:
-  struct PartialMessage {          // a message of several pieces
+  struct KeptMessage {
+    uint64_t incarnation = 0;  // of its sender: one that starts again may send the same once more
+    std::vector<std::byte> bytes;
+  };
+  struct PartialMessage {  // a message of several pieces
+    uint64_t incarnation = 0;
     std::vector<std::byte> bytes;  // that have arrived
     int64_t whole = 0;             // bytes of the full message
   };
@@ -109,10 +125,11 @@ class IslandMessenger {
   std::unique_ptr<IslandLink> link_;
   uint64_t signature_;
   int64_t max_message_bytes_;
-  std::map<std::pair<int, MessageTag>, std::vector<std::byte>> kept_;
+  std::map<std::pair<int, MessageTag>, KeptMessage> kept_;
   std::map<std::pair<int, MessageTag>, PartialMessage> partial_;
   std::map<MessageTag::Kind, int64_t> forgotten_;  // the last step that is dropped
   std::map<MessageTag::Kind, Handler> handlers_;
+  std::function<void()> tick_;
   std::vector<int64_t> bytes_kept_;                 // by island
   std::vector<std::chrono::nanoseconds> heard_at_;  // by island
   int64_t refused_ = 0;

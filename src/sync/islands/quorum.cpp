@@ -1,79 +1,78 @@
-// The protocol of a round. T is the time limit (sync.island.timeout_s); the leader is the lowest live member.
+// The part of each island in a round: when it votes, and what it decides as the leader. decision_log.cpp says why all islands get one
+// result. T is the time limit (sync.island.timeout_s).
 //
-//   1. Every island sends its update to every other and waits until it has all updates, or for T.
-//   2. It sends the leader a vote: which updates it has, which islands it can reach, which it proposes as members, whether to stop.
-//   3. The leader waits for the votes of all live members, until 2 T, and decides: an update counts if all voters have it; a member that is
-//      lost leaves; a proposed island that all voters reach joins. It sends the decision to all members.
-//   4. If the leader dies, the next one takes over. It first asks everyone for a decision of its predecessor (decision_query) and repeats
-//      it; otherwise it collects the votes again.
-//
-// An island that is late is left out of the decision but stays a member: it finds the decision and the updates when it arrives. Every voter
-// has every update that counts, so no update is lost with its sender unless all voters die too.
+//   1. An island sends its update to every other member, and votes when it has the updates of all members that it reaches, or after T.
+//   2. The leader proposes as soon as it has the updates of all members. If a member is missing, it decides when all members that it
+//      reaches have voted, or after 2 T: the updates that all voters have count; members that it does not reach leave; islands that a
+//      voter proposes join.
+//   3. After 3 T without a decision, members look for another leader.
 #include "sync/islands/quorum.h"
 
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
-#include "base/check.h"
-#include "base/error.h"
+#include "sync/sync.h"
 
 namespace cairn::sync {
 namespace {
 
-constexpr int64_t kStepsRemembered = 4096;  // of decisions
-// In time limits. A leader waits one for updates and one for votes; its successor does the same.
-constexpr int kPatience = 5;
+constexpr auto kStopsWithin = std::chrono::seconds(3);  // an island that was asked to stop waits for a decision for this long
+constexpr int kPatience = 10;                           // in time limits, for a decision where there is a majority
 
-// A vote or a decision on the wire: one byte that says whether to stop, then three bits for each island.
-struct Ballot {
-  bool stop = false;
-  IslandSet first, second, third;  // a vote: held, reached, proposed; a decision: included, lost, joined
-};
-
-std::vector<std::byte> packed(const Ballot& ballot) {
-  std::vector<std::byte> bytes(1 + ballot.first.size());
-  bytes[0] = std::byte{ballot.stop};
-  for (size_t i = 0; i < ballot.first.size(); ++i)
-    bytes[1 + i] = static_cast<std::byte>((ballot.first[i] ? 1 : 0) | (ballot.second[i] ? 2 : 0) | (ballot.third[i] ? 4 : 0));
-  return bytes;
-}
-std::vector<std::byte> packed(const RoundDecision& decision) {
-  return packed({decision.stop, decision.included, decision.lost, decision.joined});
-}
-
-bool unpack(const std::vector<std::byte>& bytes, size_t islands, Ballot& into) {
-  if (bytes.size() != 1 + islands) return false;
-  into = {bytes[0] != std::byte{0}, IslandSet(islands), IslandSet(islands), IslandSet(islands)};
-  for (size_t i = 0; i < islands; ++i) {
-    into.first[i] = (bytes[1 + i] & std::byte{1}) != std::byte{0};
-    into.second[i] = (bytes[1 + i] & std::byte{2}) != std::byte{0};
-    into.third[i] = (bytes[1 + i] & std::byte{4}) != std::byte{0};
-  }
-  return true;
-}
-bool unpack(const std::vector<std::byte>& bytes, size_t islands, RoundDecision& into) {
-  Ballot ballot;
-  if (!unpack(bytes, islands, ballot)) return false;
-  into = {ballot.first, ballot.second, ballot.third, ballot.stop};
-  return true;
-}
+std::chrono::nanoseconds nanoseconds_of(double seconds) { return std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9)); }
 
 }  // namespace
 
-Quorum::Quorum(IslandMessenger& messenger, std::chrono::nanoseconds timeout)
-    : messenger_(messenger), timeout_(timeout), members_(static_cast<size_t>(messenger.size()), true), proposed_(members_.size()) {
-  messenger_.on_message(MessageTag::Kind::decision_query, [this](int from, const MessageTag& tag, std::span<const std::byte>) {
-    const auto known = decisions_.find({tag.step, tag.part});
-    if (known == decisions_.end()) return;  // this island votes when it comes to the round
-    messenger_.send(from, {MessageTag::Kind::decision, tag.step, tag.part}, packed(known->second), comm::Purpose::control);
-  });
+void RoundTrouble::note(RoundEnding ending, int64_t step, const std::string& waiting_for) {
+  if (ending == RoundEnding::decided) return;
+  if (ending == RoundEnding::alone) {
+    if (alone_since == 0) alone_since = std::max<int64_t>(1, step);
+    return;
+  }
+  ended = true;
+  if (ending == RoundEnding::stopped) return;
+  interruption = fmt::format(
+      "step {}: no majority of the islands could be reached for too long: waited for {}. Resume when they can be reached. To train on "
+      "without them, set sync.island.on_minority",
+      step, waiting_for);
 }
 
-int Quorum::count() const { return static_cast<int>(std::count(members_.begin(), members_.end(), true)); }
+std::string RoundTrouble::apart() const {
+  if (alone_since == 0) return "";
+  return fmt::format("no majority of the islands could be reached: this one has trained alone since step {}, and its model is not theirs",
+                     alone_since);
+}
 
-Quorum::Round Quorum::begin(int64_t step, int32_t part, bool wants_to_stop) {
-  return {*this, {MessageTag::Kind::update, step, part}, wants_to_stop};
+QuorumOptions quorum_options(const SyncOptions& options, const Replica& replica) {
+  const ExchangeOptions& o = options.exchange;
+  return {.timeout = nanoseconds_of(o.timeout_s),
+          .on_minority = o.on_minority,
+          .minority_timeout = nanoseconds_of(o.minority_timeout_s > 0 ? o.minority_timeout_s : 5 * o.timeout_s),
+          .stopping = replica.stopping};
+}
+
+Quorum::Quorum(IslandMessenger& messenger, QuorumOptions options)
+    : messenger_(messenger),
+      options_(std::move(options)),
+      decisions_(messenger, options_.decisions),
+      members_(static_cast<size_t>(messenger.size())),
+      proposed_(members_.size()) {
+  if (!options_.founded) return;
+  for (int island = 0; island < messenger.size(); ++island) {
+    members_[static_cast<size_t>(island)] = messenger.incarnation(island);
+    decisions_.set_works(island, true);
+  }
+  decisions_.set_founded(members_);
+}
+
+int Quorum::count() const {
+  return static_cast<int>(members_.size() - static_cast<size_t>(std::count(members_.begin(), members_.end(), 0)));
+}
+
+Quorum::Round Quorum::begin(int64_t step, int32_t part, bool wants_to_stop, bool admits) {
+  return {*this, {MessageTag::Kind::update, step, part}, wants_to_stop, admits};
 }
 
 const std::vector<std::byte>* Quorum::update_from(int from, int64_t step, int32_t part) const {
@@ -81,137 +80,193 @@ const std::vector<std::byte>* Quorum::update_from(int from, int64_t step, int32_
 }
 
 void Quorum::close(int64_t step) {
-  for (const MessageTag::Kind kind :
-       {MessageTag::Kind::update, MessageTag::Kind::chunk, MessageTag::Kind::vote, MessageTag::Kind::decision})
-    messenger_.forget(kind, step);
-  std::erase_if(decisions_, [&](const auto& one) { return one.first.first < step - kStepsRemembered; });
+  for (const MessageTag::Kind kind : {MessageTag::Kind::update, MessageTag::Kind::chunk}) messenger_.forget(kind, step);
 }
 
 void Quorum::conclude(const Round& round) {
   const RoundDecision& decision = round.decision();
   for (size_t i = 0; i < members_.size(); ++i) {
-    if (decision.lost[i]) messenger_.readmit(static_cast<int>(i));
-    if (decision.joined[i]) proposed_[i] = false;
-    members_[i] = (members_[i] && !decision.lost[i]) || decision.joined[i];
+    if (decision.lost[i] != 0 && decision.lost[i] == members_[i]) members_[i] = 0;
+    if (decision.joined[i] == 0) continue;
+    members_[i] = decision.joined[i];
+    if (proposed_[i] == decision.joined[i]) proposed_[i] = 0;
   }
 }
 
-Quorum::Round::Round(Quorum& quorum, const MessageTag& tag, bool wants_to_stop)
-    : quorum_(quorum), members_(quorum.members_), tag_(tag), begun_(quorum.messenger_.now()), wants_to_stop_(wants_to_stop) {}
-
-template <typename Do>
-void Quorum::Round::for_others(Do act) const {
-  for (int island = 0; island < quorum_.messenger_.size(); ++island)
-    if (island != quorum_.messenger_.me() && members_[static_cast<size_t>(island)] && !quorum_.messenger_.lost(island)) act(island);
+std::string Quorum::waiting_for() const {
+  std::vector<int> missing;
+  for (int island = 0; island < messenger_.size(); ++island)
+    if (island != messenger_.me() && is_member(island) && messenger_.lost(island)) missing.push_back(island);
+  if (missing.empty()) return "the other islands";
+  return fmt::format("{} {}", missing.size() == 1 ? "island" : "islands", fmt::join(missing, ", "));
 }
 
-int Quorum::Round::leader() const {
-  for (int island = 0; island < quorum_.messenger_.size(); ++island)
-    if (members_[static_cast<size_t>(island)] && !quorum_.messenger_.lost(island)) return island;
-  return quorum_.messenger_.me();
+void Quorum::set_members(Incarnations members, uint64_t epoch) {
+  members_ = std::move(members);
+  epoch_ = epoch;
+  proposed_.assign(members_.size(), 0);
+  alone_ = false;
+  no_majority_since_.reset();
+}
+
+bool Quorum::must_stop() {
+  if (!options_.stopping || !options_.stopping()) return false;
+  if (!stop_seen_) stop_seen_ = messenger_.now();
+  return messenger_.now() - *stop_seen_ > kStopsWithin;
+}
+
+bool Quorum::wait(const std::function<bool()>& done, std::chrono::nanoseconds until) {
+  while (true) {
+    const std::chrono::nanoseconds now = messenger_.now();
+    if (messenger_.wait(done, std::min<std::chrono::nanoseconds>(until, now + std::chrono::milliseconds(200)))) return true;
+    if (messenger_.now() >= until || must_stop()) return false;
+  }
+}
+
+std::optional<RoundEnding> Quorum::give_up(std::chrono::nanoseconds begun, bool decided) {
+  const std::chrono::nanoseconds now = messenger_.now();
+  const bool comes_back = messenger_.link().comes_back();
+  const RoundEnding left_out = comes_back ? RoundEnding::rejoin : RoundEnding::minority;
+  if (must_stop()) return RoundEnding::stopped;
+  if (decided) return std::nullopt;
+  if (options_.waiting) options_.waiting();
+  if (decisions_.is_removed()) return left_out;
+  if (decisions_.has_quorum()) {
+    no_majority_since_.reset();
+    if (alone_ || now - begun > kPatience * options_.timeout) return left_out;
+    return std::nullopt;
+  }
+  if (!no_majority_since_) {
+    no_majority_since_ = now;
+    if (!alone_) messenger_.warn(fmt::format("no majority of the islands can be reached: waiting for {}", waiting_for()));
+  }
+  size_t there = 0;
+  for (const int island : decisions_.log_members()) there += island == messenger_.me() || !messenger_.lost(island);
+  const bool hopeless = !comes_back && 2 * there <= decisions_.log_members().size();
+  const auto patience = options_.on_minority == OnMinority::wait ? options_.minority_timeout : options_.timeout;
+  if (!alone_ && !hopeless && now - *no_majority_since_ <= patience) return std::nullopt;
+  if (options_.on_minority != OnMinority::go_on) return RoundEnding::minority;
+  alone_ = true;
+  return RoundEnding::alone;
+}
+
+Quorum::Round::Round(Quorum& quorum, const MessageTag& tag, bool wants_to_stop, bool admits)
+    : quorum_(&quorum),
+      members_(quorum.members_),
+      tag_(tag),
+      id_{quorum.epoch_, tag.step, tag.part},
+      begun_(quorum.messenger_.now()),
+      wants_to_stop_(wants_to_stop),
+      admits_(admits) {}
+
+bool Quorum::Round::is_present(int island) const {
+  const IslandMessenger& messenger = quorum_->messenger_;
+  return island == messenger.me() || (!messenger.lost(island) && messenger.incarnation(island) == members_[static_cast<size_t>(island)]);
 }
 
 bool Quorum::Round::all_here() const {
-  bool all = true;
-  for_others([&](int island) { all = all && quorum_.messenger_.find(island, tag_); });
-  return all;
-}
-
-void Quorum::Round::vote() {
-  const int to = leader();
-  if (to == voted_to_) return;
-  voted_to_ = to;
-  if (to == quorum_.messenger_.me()) return;
-  IslandSet reached(members_.size());
-  for (size_t i = 0; i < reached.size(); ++i) reached[i] = !quorum_.messenger_.lost(static_cast<int>(i));
-  quorum_.messenger_.send(to, {MessageTag::Kind::vote, tag_.step, tag_.part}, packed({wants_to_stop_, held_, reached, quorum_.proposed_}),
-                          comm::Purpose::control);
-}
-
-// As the leader. True: there is a decision now.
-bool Quorum::Round::count_votes() {
-  IslandMessenger& messenger = quorum_.messenger_;
-  // If an earlier leader is gone, somebody may have heard its decision.
-  if (!asked_ && messenger.me() > 0) {
-    asked_ = true;
-    for_others([&](int island) {
-      messenger.send(island, {MessageTag::Kind::decision_query, tag_.step, tag_.part}, {}, comm::Purpose::control);
-    });
-  }
-  const bool late = messenger.now() >= begun_ + 2 * quorum_.timeout_;
-  RoundDecision decision{.included = held_, .lost = IslandSet(held_.size()), .joined = quorum_.proposed_, .stop = wants_to_stop_};
-  IslandSet reached(held_.size());
-  for (size_t i = 0; i < held_.size(); ++i) reached[i] = !messenger.lost(static_cast<int>(i));
-  for (int island = 0; island < messenger.size(); ++island) {
-    if (island == messenger.me() || !members_[static_cast<size_t>(island)]) continue;
-    if (messenger.lost(island)) {
-      decision.lost[static_cast<size_t>(island)] = true;
-      continue;
-    }
-    const std::vector<std::byte>* body = messenger.find(island, {MessageTag::Kind::vote, tag_.step, tag_.part});
-    if (!body && !late) return false;
-    Ballot theirs;
-    if (!body || !unpack(*body, held_.size(), theirs)) continue;
-    for (size_t i = 0; i < held_.size(); ++i) {
-      decision.included[i] = decision.included[i] && theirs.first[i];
-      reached[i] = reached[i] && theirs.second[i];
-      decision.joined[i] = decision.joined[i] || theirs.third[i];
-    }
-    decision.stop = decision.stop || theirs.stop;
-  }
-  for (size_t i = 0; i < held_.size(); ++i) decision.joined[i] = decision.joined[i] && reached[i] && !members_[i];
+  const IslandMessenger& messenger = quorum_->messenger_;
   for (int island = 0; island < messenger.size(); ++island)
-    if (island != messenger.me() && members_[static_cast<size_t>(island)])
-      messenger.send(island, {MessageTag::Kind::decision, tag_.step, tag_.part}, packed(decision), comm::Purpose::control);
-  decide(std::move(decision));
+    if (members_[static_cast<size_t>(island)] != 0 && island != messenger.me() && is_present(island) && !messenger.find(island, tag_))
+      return false;
   return true;
 }
 
-void Quorum::Round::decide(RoundDecision decision) {
-  decision_ = std::move(decision);
-  decided_ = true;
-  quorum_.decisions_[{tag_.step, tag_.part}] = decision_;
+void Quorum::Round::vote() {
+  const IslandMessenger& messenger = quorum_->messenger_;
+  vote_ = RoundVote{.held = Incarnations(members_.size()), .proposed = quorum_->proposed_, .stop = wants_to_stop_};
+  for (int island = 0; island < messenger.size(); ++island) {
+    const auto i = static_cast<size_t>(island);
+    if (island == messenger.me() || (members_[i] != 0 && messenger.incarnation_of(island, tag_) == members_[i]))
+      vote_->held[i] = members_[i];
+    if (members_[i] != 0 || !admits_) vote_->proposed[i] = 0;
+  }
+  quorum_->decisions_.vote(id_, *vote_, members_);
+  if (vote_->held == members_) wanted_ = members_;
+}
+
+// What the votes lead to; nothing: some are still to come.
+std::optional<RoundDecision> Quorum::Round::counted_votes() const {
+  const IslandMessenger& messenger = quorum_->messenger_;
+  const RoundDecision* proposal = quorum_->decisions_.proposal(id_);
+  const Incarnations nobody(members_.size());
+  const bool late = messenger.now() >= begun_ + 2 * quorum_->options_.timeout;
+  RoundDecision decision{.included = members_, .lost = nobody, .joined = nobody};
+  bool all_agree = true;  // that the proposal be the result
+  for (int island = 0; island < messenger.size(); ++island) {
+    const auto i = static_cast<size_t>(island);
+    if (members_[i] == 0) continue;
+    const RoundVote* vote = quorum_->decisions_.vote_of(island, members_[i], id_);
+    if (!vote) {
+      if (is_present(island) && !late) return std::nullopt;
+      if (!is_present(island)) decision.lost[i] = members_[i];
+      continue;
+    }
+    all_agree = all_agree && vote->held == members_ && !vote->stop && vote->proposed == nobody;
+    if (!is_present(island)) decision.lost[i] = members_[i];
+    for (size_t j = 0; j < members_.size(); ++j) {
+      if (vote->held[j] != members_[j]) decision.included[j] = 0;
+      if (vote->proposed[j] != 0 && messenger.incarnation(static_cast<int>(j)) == vote->proposed[j] && !messenger.lost(static_cast<int>(j)))
+        decision.joined[j] = vote->proposed[j];
+    }
+    decision.stop = decision.stop || vote->stop;
+  }
+  // Somebody may have applied the proposal already. Who left is for the next round to say.
+  if (proposal && all_agree) return *proposal;
+  return decision;
+}
+
+// As the leader.
+void Quorum::Round::lead() {
+  DecisionLog& decisions = quorum_->decisions_;
+  if (!decisions.leads()) {
+    if (!suspected_ && quorum_->messenger_.now() > begun_ + 3 * quorum_->options_.timeout) {
+      suspected_ = true;
+      decisions.suspect_leader();
+    }
+    return;
+  }
+  const Incarnations nobody(members_.size());
+  if (!decisions.proposal(id_) && vote_->held == members_ && !vote_->stop && vote_->proposed == nobody)
+    write(DecisionEntry::Kind::proposal, {.included = members_, .lost = nobody, .joined = nobody});
+  if (decisions.is_pending(id_)) return;  // the proposal is not committed yet
+  if (std::optional<RoundDecision> decision = counted_votes()) write(DecisionEntry::Kind::decision, std::move(*decision));
+}
+
+// False: the digest is not known yet.
+bool Quorum::Round::write(DecisionEntry::Kind kind, RoundDecision decision) {
+  if (!digest_ || digest_->first != decision.included) {
+    wanted_ = decision.included;
+    return false;
+  }
+  decision.digest = digest_->second;
+  quorum_->decisions_.propose({.kind = kind, .round = id_, .decision = std::move(decision)});
+  return true;
+}
+
+void Quorum::Round::set_digest(const Incarnations& included, uint64_t digest) {
+  digest_ = {included, digest};
+  if (wanted_ == included) wanted_.clear();
+  progress();
 }
 
 bool Quorum::Round::progress() {
   if (decided_) return true;
-  IslandMessenger& messenger = quorum_.messenger_;
+  IslandMessenger& messenger = quorum_->messenger_;
   messenger.pump();
-  for (int island = 0; island < messenger.size(); ++island) {
-    const std::vector<std::byte>* body = messenger.find(island, {MessageTag::Kind::decision, tag_.step, tag_.part});
-    RoundDecision heard;
-    if (!body || !unpack(*body, members_.size(), heard)) continue;
-    // All voters have the updates that count. An island that came late may have to wait for them.
-    for (int from = 0; from < messenger.size(); ++from) {
-      if (from == messenger.me() || !heard.included[static_cast<size_t>(from)] || messenger.find(from, tag_)) continue;
-      if (!messenger.lost(from)) return false;
-      throw Error(Error::Kind::lost_peer,
-                  fmt::format("this island came too late for the round of step {}: the update of island {} was lost with that island. "
-                              "Start this one again with --resume, so that it joins with the others' state",
-                              tag_.step, from));
-    }
-    // A new leader repeats the decision of the one that died.
-    if (asked_)
-      for (int other = 0; other < messenger.size(); ++other)
-        if (other != messenger.me() && other != island && members_[static_cast<size_t>(other)])
-          messenger.send(other, {MessageTag::Kind::decision, tag_.step, tag_.part}, *body, comm::Purpose::control);
-    decide(std::move(heard));
-    return true;
+  const auto look = [&] {
+    const RoundDecision* decision = quorum_->decisions_.decision(id_);
+    if (!decision) return false;
+    decision_ = *decision;
+    return decided_ = true;
+  };
+  if (look()) return true;
+  if (!vote_) {
+    if (!all_here() && messenger.now() < begun_ + quorum_->options_.timeout) return false;
+    vote();
   }
-  if (held_.empty()) {
-    if (!all_here() && messenger.now() < begun_ + quorum_.timeout_) return false;
-    held_.resize(members_.size());
-    for (int island = 0; island < messenger.size(); ++island)
-      held_[static_cast<size_t>(island)] = island == messenger.me() || messenger.find(island, tag_) != nullptr;
-  }
-  vote();
-  return voted_to_ == messenger.me() && count_votes();
-}
-
-const RoundDecision& Quorum::Round::wait() {
-  const auto done = [&] { return progress(); };
-  if (quorum_.messenger_.wait(done, begun_ + kPatience * quorum_.timeout_)) return decision_;
-  throw Error(Error::Kind::lost_peer, fmt::format("no decision of the round of step {} from island {}", tag_.step, leader()));
+  lead();
+  return look();
 }
 
 }  // namespace cairn::sync

@@ -15,7 +15,6 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "comm/bridge/bridge.h"
 #include "comm/group.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
@@ -33,12 +32,32 @@ namespace {
 
 // What only the island's first rank has.
 struct FirstRank {
-  FirstRank(const ExchangeParts& parts, comm::Bridge& bridge)
-      : messenger({remote_link(bridge, parts.replica.model_group.world()), signature_of(parts.options, parts.replica),
-                   max_message_bytes(parts.replica), is_on_gpu(parts.replica)}),
-        quorum(messenger, std::chrono::nanoseconds(static_cast<int64_t>(parts.options.exchange.timeout_s * 1e9))),
-        membership({bridge, messenger, quorum, parts.replica.model_group.world().log(), parts.replica.remote_islands->founders,
-                    parts.outer_step}) {}
+  FirstRank(const ExchangeParts& parts, std::unique_ptr<IslandLink> link)
+      : messenger(
+            {std::move(link), signature_of(parts.options, parts.replica), max_message_bytes(parts.replica), is_on_gpu(parts.replica)}),
+        quorum(messenger, options_of(parts)),
+        membership({.messenger = messenger,
+                    .quorum = quorum,
+                    .log = parts.replica.model_group.world().log(),
+                    .founders = parts.replica.remote_islands->founders,
+                    .steps = parts.replica.steps,
+                    .outer_step = parts.outer_step,
+                    .founders_limit = parts.replica.remote_islands->founders_limit,
+                    .return_limit = quorum_options(parts.options, parts.replica).minority_timeout}) {}
+
+  QuorumOptions options_of(const ExchangeParts& parts) {
+    const RemoteIslands& remote = *parts.replica.remote_islands;
+    QuorumOptions options = quorum_options(parts.options, parts.replica);
+    options.waiting = [this] { membership.ask_whether_removed(); };
+    options.founded = false;
+    options.decisions.store = remote.log.get();
+    options.decisions.votes = false;
+    options.decisions.faults = remote.faults;
+    // A run that fewer than half of the islands may found is founded with island 0: two halves must not found two runs.
+    if (2 * remote.founders <= messenger.size()) options.decisions.first_members = {0};
+    return options;
+  }
+
   IslandMessenger messenger;
   Quorum quorum;
   IslandMembership membership;
@@ -46,7 +65,7 @@ struct FirstRank {
 
 // What the first rank broadcasts about a round.
 struct RoundSummary {
-  enum Field : size_t { defined, included, stop, bytes, fastest, send_state, kFields };
+  enum Field : size_t { defined, included, ending, bytes, fastest, send_state, kFields };
   std::array<double, kFields> fields{};
 };
 
@@ -55,12 +74,12 @@ class RemoteExchange final : public IslandExchange {
   explicit RemoteExchange(ExchangeParts parts)
       : model_group_(parts.replica.model_group),
         full_parameters_(parts.replica.remote_islands->full_parameters),
-        stopping_(parts.replica.remote_islands->stopping),
+        stopping_(parts.replica.stopping),
         rule_(parts.rule),
         rows_(parts.rows),
         timeout_(static_cast<int64_t>(parts.options.exchange.timeout_s * 1e9)) {
     for (const FullParameter& one : parts.replica.model) elements_.push_back(one.elements);
-    if (parts.replica.remote_islands->bridge) first_rank_.emplace(parts, *parts.replica.remote_islands->bridge);
+    if (parts.replica.remote_islands->make_link) first_rank_.emplace(parts, parts.replica.remote_islands->make_link());
     CAIRN_CHECK(first_rank_.has_value() == (model_group_.rank() == 0), "the first rank of an island has its bridge, and no other");
   }
 
@@ -77,33 +96,54 @@ class RemoteExchange final : public IslandExchange {
   }
   bool may_leave() const override { return true; }
 
-  StartPoint begin(int64_t steps_done) override {
-    IslandMembership::State state = gather_state();
-    std::array<int64_t, 4> summary{};  // step, state replaced, joined; the last: these are final
-    const auto broadcast_summary = [&] {
-      if (model_group_.size() > 1)
-        model_group_.broadcast({summary.data(), 4, comm::Dtype::i64}, 0, {comm::Purpose::control, "where islands start"}).wait();
-    };
-    if (first_rank_) {
-      const StartPoint start_point = first_rank_->membership.join_or_found(steps_done, state, [&] {
-        if (stopping_ && stopping_()) base::fail_input("stopped while waiting for the other islands");
-        broadcast_summary();
-      });
-      summary = {start_point.step, start_point.state_replaced, start_point.joined, 1};
-      broadcast_summary();
-    }
-    while (summary[3] == 0) broadcast_summary();
-    for (size_t f = 0; summary[1] != 0 && f < rows_.size(); ++f) {
-      take_shard(f, broadcast_full(f, first_rank_ ? state.anchors[f] : at::Tensor()), rows_[f].anchor);
-      take_shard(f, broadcast_full(f, first_rank_ ? state.momenta[f] : at::Tensor()), rows_[f].momentum);
-    }
-    return {summary[0], summary[1] != 0, summary[2] != 0};
+  std::string waiting_for() const override { return first_rank_ ? first_rank_->quorum.waiting_for() : IslandExchange::waiting_for(); }
+
+  StartPoint begin(int64_t steps_done, const Lineage& lineage) override {
+    const StartPoint start_point = enter(steps_done, lineage, /*again=*/false);
+    if (start_point.ending == RoundEnding::stopped) base::fail_input("stopped while waiting for the other islands");
+    return start_point;
+  }
+  StartPoint begin_again(int64_t steps_done, const Lineage& lineage) override { return enter(steps_done, lineage, /*again=*/true); }
+
+  void leave(int64_t step) override {
+    const IslandMembership::State state = gather_state();
+    if (!first_rank_) return;
+    first_rank_->membership.leave(step, state, [&] { return !stopping_ || !stopping_(); });
   }
 
   void on_applied(PendingExchange& exchange, int64_t now) override;
 
  private:
   friend class RemotePendingExchange;
+
+  StartPoint enter(int64_t steps_done, const Lineage& lineage, bool again) {
+    IslandMembership::State state = gather_state();
+    state.epoch = lineage.epoch;
+    state.apart = lineage.apart;
+    enum Field : size_t { step, replaced, joined, epoch, ending, final, kFields };
+    std::array<int64_t, kFields> summary{};
+    const auto broadcast_summary = [&] {
+      if (model_group_.size() > 1)
+        model_group_.broadcast({summary.data(), kFields, comm::Dtype::i64}, 0, {comm::Purpose::control, "where islands start"}).wait();
+    };
+    if (first_rank_) {
+      IslandMembership& membership = first_rank_->membership;
+      const auto tick = [&] {
+        broadcast_summary();  // the other ranks wait for no more than that
+        return !stopping_ || !stopping_();
+      };
+      const StartPoint found = again ? membership.enter_again(steps_done, state, tick) : membership.enter(steps_done, state, tick);
+      summary = {found.step, found.state_replaced, found.joined, static_cast<int64_t>(found.epoch), static_cast<int64_t>(found.ending), 1};
+      broadcast_summary();
+    }
+    while (summary[final] == 0) broadcast_summary();
+    for (size_t f = 0; summary[replaced] != 0 && f < rows_.size(); ++f) {
+      take_shard(f, broadcast_full(f, first_rank_ ? state.anchors[f] : at::Tensor()), rows_[f].anchor);
+      take_shard(f, broadcast_full(f, first_rank_ ? state.momenta[f] : at::Tensor()), rows_[f].momentum);
+    }
+    return {summary[step], summary[replaced] != 0, summary[joined] != 0, static_cast<uint64_t>(summary[epoch]),
+            static_cast<RoundEnding>(summary[ending])};
+  }
 
   int64_t elements_of(size_t f) const {
     int64_t all = 0;
@@ -182,6 +222,7 @@ class RemotePendingExchange final : public PendingExchange {
                                                               .part = message_.part,
                                                               .weight = message_.weight,
                                                               .note = message_.seconds,
+                                                              .admits = message_.admits,
                                                               .in_background = in_background},
                                            whole);
   }
@@ -199,7 +240,7 @@ class RemotePendingExchange final : public PendingExchange {
         .broadcast({summary.fields.data(), RoundSummary::kFields, comm::Dtype::f64}, 0, {comm::Purpose::control, "result of a round"})
         .wait();
     outcome_ = {static_cast<int64_t>(summary.fields[RoundSummary::bytes]), static_cast<int>(summary.fields[RoundSummary::included]), false,
-                summary.fields[RoundSummary::fastest]};
+                static_cast<RoundEnding>(static_cast<int>(summary.fields[RoundSummary::ending])), summary.fields[RoundSummary::fastest]};
     sends_state_ = summary.fields[RoundSummary::send_state] != 0;
     if (summary.fields[RoundSummary::defined] == 0) return {};
     gradient_ = owner_.broadcast_full(static_cast<size_t>(message_.fragment), whole);
@@ -221,8 +262,7 @@ class RemotePendingExchange final : public PendingExchange {
   void forward_to_joiners(int64_t now) const {
     if (!owner_.first_rank_) return;
     // Empty without a merge: this island was joining itself, and those it sponsors joined after that round.
-    IslandSet members(static_cast<size_t>(owner_.first_rank_->messenger.size()));
-    for (size_t i = 0; merge_ && i < members.size(); ++i) members[i] = merge_->is_member(static_cast<int>(i));
+    const Incarnations members = merge_ ? merge_->members() : Incarnations(static_cast<size_t>(owner_.first_rank_->messenger.size()));
     owner_.first_rank_->membership.forward_round(members, message_.step, message_.part, now, gradient_);
   }
 
@@ -231,26 +271,40 @@ class RemotePendingExchange final : public PendingExchange {
   at::Tensor finish_round(RoundSummary& summary) {
     FirstRank& first_rank = *owner_.first_rank_;
     at::Tensor whole;
+    RoundEnding ending = RoundEnding::decided;
     if (merge_) {
       whole = merge_->wait();
+      ending = merge_->ending();
       summary.fields[RoundSummary::included] = merge_->included();
       summary.fields[RoundSummary::bytes] = static_cast<double>(merge_->bytes_sent());
       summary.fields[RoundSummary::fastest] = merge_->least_note();
     } else {
-      if (!first_rank.messenger.wait([&] { return first_rank.membership.has_forwarded_round(message_.step, message_.part); },
-                                     first_rank.messenger.now() + 5 * owner_.timeout_))
-        throw Error(
-            Error::Kind::lost_peer,
-            fmt::format("no result of the round of step {} from the other islands. Start this island again: it will join", message_.step));
-      whole = first_rank.membership.take_forwarded_round(message_.step, message_.part,
-                                                         owner_.elements_of(static_cast<size_t>(message_.fragment)));
+      ending = wait_for_forwarded_round();
+      if (ending == RoundEnding::decided)
+        whole = first_rank.membership.take_forwarded_round(message_.step, message_.part,
+                                                           owner_.elements_of(static_cast<size_t>(message_.fragment)));
     }
-    if (!first_rank.quorum.members()[static_cast<size_t>(first_rank.messenger.me())])
-      throw Error(Error::Kind::lost_peer, "the other islands took this one for lost and go on without it. Start it again: it will join");
+    if (ending == RoundEnding::decided && !first_rank.quorum.is_member(first_rank.messenger.me())) ending = RoundEnding::rejoin;
+    summary.fields[RoundSummary::ending] = static_cast<double>(ending);
+    if (ending != RoundEnding::decided && ending != RoundEnding::alone) whole.reset();
     first_rank.membership.poll();
     summary.fields[RoundSummary::defined] = whole.defined() ? 1 : 0;
     summary.fields[RoundSummary::send_state] = first_rank.membership.has_join_requests() ? 1 : 0;
     return whole;
+  }
+
+  // The sponsor forwards the result of a round that began before this island joined.
+  RoundEnding wait_for_forwarded_round() {
+    FirstRank& first_rank = *owner_.first_rank_;
+    IslandMessenger& messenger = first_rank.messenger;
+    const auto here = [&] { return first_rank.membership.has_forwarded_round(message_.step, message_.part); };
+    const std::chrono::nanoseconds begun = messenger.now();
+    while (!here()) {
+      if (first_rank.membership.is_sponsor_gone()) return RoundEnding::rejoin;
+      if (const auto ending = first_rank.quorum.give_up(begun)) return *ending;
+      messenger.wait(here, messenger.now() + std::chrono::milliseconds(200));
+    }
+    return RoundEnding::decided;
   }
 
   RemoteExchange& owner_;

@@ -1,4 +1,5 @@
 #include "base/check.h"
+#include "base/stop.h"
 #include "comm/group.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
@@ -28,10 +29,11 @@ std::unique_ptr<sync::Sync> make_island_rule(Job& job, comm::World& world, const
         "sync.island.kind = {}: this model keeps running statistics (batch norm), which differ from island to island: use "
         "all_reduce, or a model without them",
         s.island.kind);
-  if (plan.islands > 1) job.remote_islands = std::make_unique<RemoteIslandHost>(job, world, start.remote, start.stop);
+  if (plan.islands > 1) job.remote_islands = std::make_unique<RemoteIslandHost>(job, world, start.remote);
   comm::Group& islands = job.remote_islands ? world.alone() : world.group(plan.mesh.peers(world.rank(), "island"), "islands");
   sync::Replica replica = replica_of(job, islands, *job.engine.step_group);
   if (job.remote_islands) replica.remote_islands = job.remote_islands->remote();
+  if (start.stop) replica.stopping = [stop = start.stop] { return stop->requested(); };
   return sync::make_sync(s.island, replica);
 }
 

@@ -17,12 +17,13 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "base/stop.h"
 #include "comm/bridge/bridge.h"
+#include "comm/consensus/raft_file.h"
 #include "comm/group.h"
 #include "comm/net/listen.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
+#include "sync/islands/link.h"
 #include "sync/needs.h"
 #include "train/build.h"
 
@@ -73,12 +74,15 @@ comm::RendezvousEndpoint listening_endpoint(const RemoteIslandOptions& options) 
   return {comm::address_to_listen(meet.host, meet.port), options.number == 0 ? meet.port : uint16_t{0}};
 }
 
+int founders_of(const RemoteIslandOptions& options) { return static_cast<int>(options.founders > 0 ? options.founders : options.count); }
+
 // The settings that must be the same on all islands, one line for each key.
 std::string shared_settings(const Settings& s) {
   std::vector<std::string> keys = sync::island_keys(s.island);
   const base::Section model = model::model_schema().section();
   const std::vector<base::Setting> shape = model::model_schema().values_of(s.model);
   for (size_t i = 0; i < shape.size(); ++i) keys.push_back(fmt::format("model.{} = {}", model.entries[i].key, base::to_toml(shape[i])));
+  keys.push_back(fmt::format("island.founders = {}", founders_of(s.remote)));
   keys.push_back(fmt::format("train.steps = {}", s.train.steps));
   keys.push_back(fmt::format("train.global_batch = {}", s.train.global_batch));
   keys.push_back(fmt::format("train.seed = {}", s.train.seed));
@@ -124,12 +128,11 @@ void check_remote_island(const Settings& settings) {
   if (!o.listen.empty()) comm::parse_rendezvous_endpoint(o.listen);
 }
 
-RemoteIslandHost::RemoteIslandHost(Job& job, comm::World& world, const RemoteIslandStart& start, const base::Stop* stop) {
+RemoteIslandHost::RemoteIslandHost(Job& job, comm::World& world, const RemoteIslandStart& start) {
   const RemoteIslandOptions& o = job.config.settings.remote;
   if (world.size() > 1) full_parameters_ = std::make_unique<JobParameterGather>(job);
   remote_.full_parameters = full_parameters_.get();
-  remote_.founders = static_cast<int>(o.founders > 0 ? o.founders : o.count);
-  if (stop) remote_.stopping = [stop] { return stop->requested(); };
+  remote_.founders = founders_of(o);
   if (world.rank() != 0) return;
   const comm::RendezvousEndpoint place = listening_endpoint(o);
   comm::NextIncarnation incarnations;
@@ -148,7 +151,8 @@ RemoteIslandHost::RemoteIslandHost(Job& job, comm::World& world, const RemoteIsl
                                                          .incarnations = incarnations,
                                                          .links = start.links,
                                                          .tell = [&log = world.log()](const std::string& what) { log.info("{}", what); }});
-  remote_.bridge = bridge_.get();
+  remote_.make_link = [this, &world] { return sync::remote_link(*bridge_, world); };
+  if (job.config.writes) remote_.log = std::make_shared<comm::RaftFile>(job.config.out / "islands.log");
   world.log().info("island {} of {}, at {}:{}", o.number, o.count, place.host, bridge_->port());
 }
 

@@ -9,12 +9,10 @@
 #include "comm/net/key.h"
 #include "sync/sync.h"
 
-namespace cairn::base {
-class Stop;
-}
 namespace cairn::comm {
+class Bridge;
 class World;
-}
+}  // namespace cairn::comm
 
 namespace cairn::train {
 
@@ -44,7 +42,7 @@ struct RemoteIslandStart {
 // works with on every rank.
 class RemoteIslandHost {
  public:
-  RemoteIslandHost(Job& job, comm::World& world, const RemoteIslandStart& start, const base::Stop* stop);
+  RemoteIslandHost(Job& job, comm::World& world, const RemoteIslandStart& start);
   ~RemoteIslandHost();
   const sync::RemoteIslands* remote() const { return &remote_; }
 

@@ -52,7 +52,7 @@ bool roll_back(comm::World& world, Job& job, const Rewind& rewind, RunRecorder& 
 // Building may wait for data, ranks and other islands: a stop ends that too.
 std::unique_ptr<Job> build_unless_stopped(comm::World& world, base::Recipe recipe, Start start, const data::Subset& subset,
                                           const base::Stop& stop) {
-  start.stop = &stop;
+  if (!start.stop) start.stop = &stop;
   try {
     return build(world, std::move(recipe), start, subset);
   } catch (const Error& error) {

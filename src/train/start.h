@@ -35,7 +35,7 @@ struct Start {
   double seconds_before = 0;                                       // time between the command and the start of this process
   std::shared_ptr<base::Terminal> terminal;                        // for the progress line; null: none is shown
   std::shared_ptr<const parallel::Plan> plan = nullptr;            // decides the layout (given_plan.h); null: the recipe's keys do
-  const base::Stop* stop = nullptr;                                // ends waits before the first step; run() sets it
+  const base::Stop* stop = nullptr;                                // ends waits before the first step; null: that of run()
   RemoteIslandStart remote = {};                                   // used where each island is a separate world
 };
 

@@ -147,8 +147,9 @@ void train_unlike(const Sets& more, const std::filesystem::path& out, bool resum
   sets.insert(sets.end(), more.begin(), more.end());
   const base::Recipe recipe = islands(kDiloco, sets);
   const harness::Faults late = harness::Faults().slow({.rank = 3, .before_collective = 4, .pause = std::chrono::milliseconds(20)});
-  const harness::Run ended = harness::on_ranks(
-      4, late, [&](comm::World& world) { run(world, recipe, {.out = out, .resume = resume, .cache = {}, .terminal = nullptr}, {}, stop); });
+  const base::Stop never;  // the stop is asked for once they train
+  const Start start{.out = out, .resume = resume, .cache = {}, .terminal = nullptr, .stop = &never};
+  const harness::Run ended = harness::on_ranks(4, late, [&](comm::World& world) { run(world, recipe, start, {}, stop); });
   for (const auto& [rank, error] : ended.errors) ADD_FAILURE() << rank << ": " << error.what();
 }
 

@@ -129,6 +129,7 @@ TEST(Train, SavesAndStopsOnAllRanksWhenOneIsAsked) {
   harness::on_ranks(3, [&](comm::World& world) {
     Start start;
     start.out = scratch / "run";
+    start.stop = &never;  // it is asked once it trains
     const Result result = run(world, tiny(10), start, {}, world.rank() == 2 ? asked : never);
     EXPECT_TRUE(result.stopped);
     EXPECT_EQ(result.step, 1);

@@ -284,11 +284,12 @@ void ChaosWorld::train(int island, comm::World& world) {
     if (const auto position = rule->take_new_position()) step = *position;
     if (!rule->interruption().empty()) throw Error(Error::Kind::lost_peer, rule->interruption());
     note_model(island, *rule, step);
-    if (step % kSnapshotEvery == 0 && step < kSteps)
+    if (step % kSnapshotEvery == 0 && rule->apart().empty())
       one.snapshot = {step, cloned(own()), cloned(rule->global_parameters()), cloned(elements_of(*rule, step)), cloned(state_of(*rule))};
   }
   one.called_at = Nanoseconds{-1};
   if (!rule->apart().empty()) throw Error(Error::Kind::lost_peer, rule->apart());
+  rule->leave();
   one.ended_well = hash_of(rule->global_parameters());
 }
 

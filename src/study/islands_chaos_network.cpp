@@ -12,7 +12,7 @@ constexpr Nanoseconds kCallLimit = 150s;  // for one call of the rule: the deadl
 
 void ChaosWorld::disturb() {
   const int a = any(), b = any();
-  switch (below(13)) {
+  switch (below(15)) {
     case 0:
       cut_[place(a, b)] = 1;
       return;
@@ -43,9 +43,23 @@ void ChaosWorld::disturb() {
     case 10:
       for (int island = 0; island < count(); ++island) start(island);
       return;
+    case 11:
+      return storm();
     default:
       at(a).stopped_until = now_ + kTick * static_cast<int64_t>(below(below(2) == 0 ? 50 : 600));
   }
+}
+
+// For some seconds the leader's links are cut and processes die and start again all the time: votes are cast and must not be forgotten.
+void ChaosWorld::storm() {
+  for (int gust = 0; gust < 60 && result_.violation.empty(); ++gust) {
+    const int a = any(), b = any();
+    if (below(4) == 0) cut_[place(a, b)] = cut_[place(b, a)] = below(2) == 0 ? 1 : 0;
+    kill(a);
+    start(a);
+    advance(kTick * static_cast<int64_t>(1 + below(8)));
+  }
+  std::fill(cut_.begin(), cut_.end(), 0);
 }
 
 void ChaosWorld::connect(int a, int b) {

@@ -115,6 +115,7 @@ class ChaosWorld {
 
   // The network.
   void disturb();
+  void storm();
   void advance(Nanoseconds time);
   void connect(int a, int b);
   void deliver(int from, int to);

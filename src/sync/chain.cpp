@@ -33,6 +33,9 @@ class Chain final : public Sync {
   void finish() override {
     for (const auto& rule : rules_) rule->finish();
   }
+  void leave() override {
+    for (const auto& rule : rules_) rule->leave();
+  }
   int64_t begin(int64_t steps_done) override {
     for (const auto& rule : rules_) steps_done = rule->begin(steps_done);
     return steps_done;

@@ -99,6 +99,7 @@ class Diloco final : public Sync {
     const bool restored = steps_done > 0 && step_.item<int64_t>() == steps_done;
     for (const Fragment& one : fragments_)
       if (!restored) one.anchor.copy_(one.parameters.flatten());
+    if (restored && replica_.steps > 0 && steps_done >= replica_.steps) return steps_done;  // the run has ended
     return take_up(exchange_->begin(steps_done, restored ? lineage() : IslandExchange::Lineage{}), restored);
   }
 
@@ -184,8 +185,8 @@ class Diloco final : public Sync {
     while (!is_interrupted() && !pending_.empty()) apply_outer_step(0, step);
     if (is_interrupted()) return;
     for (const Fragment& one : fragments_) one.parameters.assign(one.anchor);
-    if (lineage_[1].item<int64_t>() == 0) exchange_->leave(step);
   }
+  void leave() override { exchange_->leave(step_.item<int64_t>()); }
 
   std::vector<at::Tensor> global_parameters() override { return by_parameter(&Fragment::anchor); }
 
@@ -295,8 +296,7 @@ class Diloco final : public Sync {
   }
 
   IslandExchange::Lineage lineage() const { return {static_cast<uint64_t>(lineage_[0].item<int64_t>()), lineage_[1].item<int64_t>() != 0}; }
-  // Rounds of this step are over: this island ends, or has a new position.
-  bool is_interrupted() const { return position_ || trouble_.ended; }
+  bool is_interrupted() const { return position_ || trouble_.ended; }  // no more rounds in this step
 
   // The round has no result on this island. What is in flight is dropped: what the island has moved by is part of its next message.
   void give_up_rounds(RoundEnding ending, int64_t now) {

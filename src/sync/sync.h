@@ -123,6 +123,9 @@ class Sync {
   // After the last step: merges the replicas, or picks one, as the recipe's `final` says.
   virtual void finish() {}
 
+  // The result of the run is saved: waits for replicas that still need this one, for a limited time.
+  virtual void leave() {}
+
   // Advances pending messages for at most this long. The trainer calls it where it would otherwise only wait for its GPU. False: nothing is
   // pending.
   virtual bool progress(std::chrono::nanoseconds /*at_most*/) { return false; }

@@ -166,6 +166,7 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
   snapshots.rethrow_failure();
   for (const std::string& why : {sync.interruption(), sync.apart()})
     if (!why.empty()) throw Error(Error::Kind::lost_peer, why);
+  if (!stopped) sync.leave();
   return recorder.result();
 }
 

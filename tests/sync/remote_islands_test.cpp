@@ -85,7 +85,10 @@ IslandResult run_island(const IslandRun& island_run) {
         if (name == "islands") end.included = static_cast<int>(value);
       if (island_run.after) island_run.after(bridge, *rule, step);
     }
-    if (island_run.finish) rule->finish();
+    if (island_run.finish) {
+      rule->finish();
+      rule->leave();
+    }
     end.global_model = flat(rule->global_parameters()).clone();
   });
   end.error = ended.front();

@@ -1,22 +1,30 @@
 #!/usr/bin/env bash
 # Trains on islands that are network namespaces of this machine, each with an address of its own on one switch and started by itself. The
-# last one may come later, be killed or be unplugged, and comes again; in the end all must have the same model, bit by bit. Needs root and
-# iproute2.
+# last one may come later, be killed or be unplugged, and comes again, and links may be cut for a while; in the end all must have the same
+# model, bit by bit. Needs root and iproute2.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cairn=${CAIRN:-$root/cairn}
-machines=3 rate='' delay='' break='' folder='' agents=()
+machines=3 rate='' delay='' break='' for='' folder='' agents=()
 place=10.77.0.1:29400 net=cairn$$ # what the namespaces are called: net-switch, net-0, net-1, ...
 
 usage() {
   cat <<'TEXT'
-usage: tools/try_islands.sh [--islands N] [--rate R] [--delay D] [--break HOW] [CAIRN ARGUMENTS...]
+usage: tools/try_islands.sh [--islands N] [--rate R] [--delay D] [--break HOW] [--for SECONDS] [CAIRN ARGUMENTS...]
   --islands N    how many islands, at 10.77.0.1, 10.77.0.2, ... (default 3)
   --rate R       what each island sends at most, as tc says it: 100mbit
   --delay D      added to what each island sends: 50ms (where the kernel has no netem: use --links of cairn train)
-  --break HOW    late: the last island is started after 40 steps of the others; kill: after 40 steps it is killed (kill -9), and started
-                 again; unplug: its cable is out for good after 40 steps
+  --break HOW    what happens after 40 steps
+                   late     the last island is started only then
+                   kill     the last island is killed (kill -9) and started again
+                   first    the same with island 0
+                   unplug   the cable of the last island is out for good
+                   halves   the lower and the upper half do not reach each other for a while
+                   link     the last two islands do not reach each other for a while
+                   zero     island 0 and the last one do not reach each other for a while
+                   stop     the last island is stopped (SIGSTOP) for a while
+  --for SECONDS  how long that while is (default 25)
   CAIRN ARGUMENTS  of `cairn train` (default: a small streaming DiLoCo of 200 steps)
   CAIRN=FILE in the environment is the program to try (default: ./cairn)
 example: tools/try_islands.sh --islands 4 --rate 100mbit --break kill
@@ -45,6 +53,35 @@ wait_for_steps() {
   done
 }
 
+# Two islands do not reach each other: each sends to an address that nobody has. Nothing tells them so.
+cut_link() {
+  ip -n "$net-$1" neighbour replace "10.77.0.$(($2 + 1))" lladdr 02:00:00:00:00:00 dev eth0 nud permanent
+  ip -n "$net-$2" neighbour replace "10.77.0.$(($1 + 1))" lladdr 02:00:00:00:00:00 dev eth0 nud permanent
+}
+mend_link() {
+  ip -n "$net-$1" neighbour delete "10.77.0.$(($2 + 1))" dev eth0
+  ip -n "$net-$2" neighbour delete "10.77.0.$(($1 + 1))" dev eth0
+}
+# Calls $1 with each pair of islands of which one is in the lower half and one in the upper.
+between_halves() {
+  local a b
+  for ((a = 0; a < machines / 2; ++a)); do
+    for ((b = machines / 2; b < machines; ++b)); do "$1" "$a" "$b"; done
+  done
+}
+for_a_while() {
+  local until=$((SECONDS + ${for:-25}))
+  while ((SECONDS < until)); do pause; done
+}
+# Kills an island and starts it again.
+kill_island() {
+  say break "kill -9 of island $1"
+  kill -9 "${agents[$1]}"
+  { wait "${agents[$1]}" || true; } 2>/dev/null
+  start_island "$1" -again
+  final[$1]=$folder/island$1-again
+}
+
 arguments=()
 while (($#)); do
   case $1 in
@@ -53,9 +90,10 @@ while (($#)); do
     --delay) delay=${2:?--delay needs a value} && shift 2 ;;
     --break)
       break=${2:-}
-      [[ $break =~ ^(late|kill|unplug)$ ]] || stop "--break = $break: must be late, kill or unplug"
+      [[ $break =~ ^(late|kill|first|unplug|halves|link|zero|stop)$ ]] || stop "--break = $break: --help lists what there is"
       shift 2
       ;;
+    --for) for=$(number "$1" "${2:-}" 999) && shift 2 ;;
     --help | -h)
       usage
       exit 0
@@ -86,12 +124,27 @@ case $break in
     say late "island $last is started"
     start_island "$last"
     ;;
-  kill)
-    say break "kill -9 of island $last"
-    kill -9 "${agents[last]}"
-    { wait "${agents[last]}" || true; } 2>/dev/null
-    start_island "$last" -again
-    final[last]=$folder/island$last-again
+  kill) kill_island "$last" ;;
+  first) kill_island 0 ;;
+  halves)
+    say break "the two halves are cut for ${for:-25} s"
+    between_halves cut_link
+    for_a_while
+    between_halves mend_link
+    ;;
+  link | zero)
+    other=$((last - 1))
+    if [[ $break == zero ]]; then other=0; fi
+    say break "the link between islands $other and $last is cut for ${for:-25} s"
+    cut_link "$other" "$last"
+    for_a_while
+    mend_link "$other" "$last"
+    ;;
+  stop)
+    say break "SIGSTOP of island $last for ${for:-25} s"
+    kill -STOP -- "-${agents[last]}"
+    for_a_while
+    kill -CONT -- "-${agents[last]}"
     ;;
   unplug)
     say break "ip link set port$last down: island $last is unplugged"

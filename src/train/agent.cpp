@@ -195,6 +195,24 @@ std::string how(int status) {
   return fmt::format("ended with exit code {}", WEXITSTATUS(status));
 }
 
+// As long as it lives, SIGTERM and SIGINT to this thread wait.
+class StopsHeld {
+ public:
+  StopsHeld() {
+    sigset_t stops;
+    sigemptyset(&stops);
+    sigaddset(&stops, SIGTERM);
+    sigaddset(&stops, SIGINT);
+    ::pthread_sigmask(SIG_BLOCK, &stops, &before_);
+  }
+  ~StopsHeld() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  StopsHeld(const StopsHeld&) = delete;
+  StopsHeld& operator=(const StopsHeld&) = delete;
+
+ private:
+  sigset_t before_{};
+};
+
 // The running ranks.
 class Agent {
  public:
@@ -212,6 +230,7 @@ class Agent {
     for (const comm::NetSetup& setup : setups) {
       for (const int fd : setup.fds()) inherited.emplace_back(fd);
     }
+    const StopsHeld held;  // a child has this process's handlers until it is another program: a stop would be lost in it
     for (const comm::NetSetup& setup : setups) {
       File file = setup_file(setup);
       std::vector<std::string> argv = options_.argv, env = environment(options_, setup, file.fd());

@@ -107,6 +107,7 @@ ChaosWorld::ChaosWorld(uint64_t seed, const ChaosFaults& faults)
   rule_.outer.delay = 1 + static_cast<int64_t>(below(2));
   founders_ = below(3) == 0 ? 1 + static_cast<int>(below(islands_.size())) : count();
   slow_disks_ = below(4) == 0;
+  slow_links_ = below(4) == 0;
 }
 
 ChaosWorld::~ChaosWorld() {
@@ -159,6 +160,7 @@ void ChaosWorld::start(int island) {
   one.disk.slow = slow_disks_
                       ? std::function<void()>([this, island] { pass_time(island, Nanoseconds(1ms) * static_cast<int64_t>(below(400))); })
                       : std::function<void()>();
+  one.disk.saved = [this, island](const comm::RaftState& state) { check_disk(island, state); };
   one.threads.emplace_back([this, island] {
     at(island).go.acquire();
     if (!at(island).killed) live(island);
@@ -234,6 +236,27 @@ void ChaosWorld::note_model(int island, sync::Sync& rule, int64_t step) {
       missing = std::max(missing, running - static_cast<int>(value));
     }
   }
+}
+
+// What any correct log keeps to, on its disks: a vote that was cast in a term stays, and the first entry of a term is written by a site for
+// which a majority of its members voted.
+void ChaosWorld::check_disk(int island, const comm::RaftState& state) {
+  const auto [cast, first] = votes_.try_emplace({state.term, island}, state.voted_for);
+  if (cast->second >= 0 && cast->second != state.voted_for)
+    fail(fmt::format("island {} has voted for {} in term {}, and now for {}", island, cast->second, state.term, state.voted_for));
+  cast->second = state.voted_for;
+  if (state.entries.empty() || state.entries.back().term <= last_term_) return;
+  last_term_ = state.entries.back().term;
+  const std::vector<int>* members = &state.snapshot_members;
+  for (const comm::RaftEntry& entry : state.entries)
+    if (entry.kind == comm::RaftEntry::Kind::members) members = &entry.members;
+  size_t voters = 0;
+  for (const int member : *members) {
+    const auto vote = votes_.find({last_term_, member});
+    voters += vote != votes_.end() && vote->second == island ? 1 : 0;
+  }
+  if (2 * voters <= members->size())
+    fail(fmt::format("island {} leads term {} by {} of {} votes", island, last_term_, voters, members->size()));
 }
 
 void ChaosWorld::train(int island, comm::World& world) {

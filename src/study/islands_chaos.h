@@ -31,8 +31,9 @@ struct ChaosResult {
 //   - never two different global models for one step of one epoch, on islands that did not say that they train alone;
 //   - an island that ends without an error has the same final model as all others that do;
 //   - no call of the rule lasts longer than its deadline;
-//   - once everything is healed, every island that runs takes part again: after a time to notice it, at most three rounds are decided
-//     without it;
+//   - once all links are healed, or enough of them that one island reaches all and can relay, every island that runs takes part again:
+//     after a time to notice it, at most three rounds are decided without it;
+//   - on the disks a vote that was cast in a term stays, and whoever leads a term has the votes of a majority;
 //   - nothing fails but by an error that says that peers were lost.
 ChaosResult islands_chaos(uint64_t seed, const ChaosFaults& faults = {});
 

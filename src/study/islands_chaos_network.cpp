@@ -110,7 +110,7 @@ void ChaosWorld::exchange_frames(int island) {
     if (!stream.open[side]) continue;
     while (std::optional<comm::SiteFrame> frame = core.next_frame(other, now_)) {
       const Nanoseconds before = stream.sent[side].empty() ? now_ : stream.sent[side].back().first;
-      const Nanoseconds delay = kTick * static_cast<int64_t>(below(10) == 0 ? below(20) : 1);
+      const Nanoseconds delay = kTick * static_cast<int64_t>(below(10) == 0 ? below(slow_links_ && !healed_ ? 200 : 20) : 1);
       stream.sent[side].emplace_back(std::max(before, now_ + delay), std::move(*frame));
     }
   }
@@ -141,6 +141,7 @@ void ChaosWorld::advance(Nanoseconds time) {
       if (one.runs) exchange_frames(island);
     }
     check_waits();
+    if (healed_ && any_ended_well()) std::fill(cut_.begin(), cut_.end(), 0);  // it may have been the one in the middle
     if (healed_ && all_ended()) return;
   }
 }
@@ -149,10 +150,20 @@ void ChaosWorld::heal() {
   healed_ = true;
   healed_at_ = now_;
   std::fill(cut_.begin(), cut_.end(), 0);
+  if (below(2) == 0) {  // links are enough that lead to one of them: it relays
+    const int middle = any();
+    for (int a = 0; a < count(); ++a)
+      for (int b = 0; b < a; ++b)
+        if (a != middle && b != middle && below(3) != 0) cut_[place(a, b)] = cut_[place(b, a)] = 1;
+  }
   for (int island = 0; island < count(); ++island) {
     at(island).stopped_until = {};
     start(island);
   }
+}
+
+bool ChaosWorld::any_ended_well() {
+  return std::any_of(islands_.begin(), islands_.end(), [](const Island& one) { return one.ended_well.has_value(); });
 }
 
 bool ChaosWorld::all_ended() {

@@ -40,8 +40,10 @@ class ChaosDisk final : public comm::RaftStore {
   void save(const comm::RaftState& state) override {
     if (slow) slow();
     state_ = state;
+    if (saved) saved(state_);
   }
   std::function<void()> slow;
+  std::function<void(const comm::RaftState&)> saved;
 
  private:
   comm::RaftState state_;
@@ -112,6 +114,7 @@ class ChaosWorld {
   void live(int island);
   void train(int island, comm::World& world);
   void note_model(int island, sync::Sync& rule, int64_t step);
+  void check_disk(int island, const comm::RaftState& state);
 
   // The network.
   void disturb();
@@ -123,6 +126,7 @@ class ChaosWorld {
   void check_waits();
   void heal();
   bool all_ended();
+  bool any_ended_well();
 
   base::Random random_;
   uint64_t drawn_ = 0;
@@ -132,7 +136,9 @@ class ChaosWorld {
   std::vector<char> cut_;
   sync::SyncOptions rule_;
   int founders_ = 0;
-  bool slow_disks_ = false, healed_ = false;
+  bool slow_disks_ = false, slow_links_ = false, healed_ = false;
+  std::map<std::pair<uint64_t, int>, int> votes_;  // on disk: by term and island
+  uint64_t last_term_ = 0;                         // of which a disk has entries
   Nanoseconds now_{}, healed_at_{};
   std::map<std::pair<int64_t, int64_t>, uint64_t> models_;  // by epoch and step
   std::set<std::pair<int64_t, int64_t>> rounds_;            // by epoch and step

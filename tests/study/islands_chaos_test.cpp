@@ -21,7 +21,6 @@ TEST_P(IslandsChaos, OneLineageNoStallAndEveryIslandComesBack) {
 INSTANTIATE_TEST_SUITE_P(Seeds, IslandsChaos, testing::Range<uint64_t>(0, 500, 25),
                          [](const auto& one) { return std::to_string(one.param); });
 
-// Votes that are forgotten, answers of old terms and dropped relays are planted in tests/comm, where they are found sooner.
 struct ChaosMistake {
   const char* name;
   uint64_t seed;  // the first that finds it, or a little before
@@ -37,8 +36,11 @@ TEST_P(ChaosMistakes, AreFound) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Planted, ChaosMistakes,
-                         testing::Values(ChaosMistake{"DecideWithoutMajority", 15, {.log = {.decide_without_majority = true}}},
-                                         ChaosMistake{"ApplyBeforeCommit", 5, {.log = {.apply_before_commit = true}}},
+                         testing::Values(ChaosMistake{"DecideWithoutMajority", 2, {.log = {.decide_without_majority = true}}},
+                                         ChaosMistake{"ForgetTheVote", 4, {.log = {.forget_vote = true}}},
+                                         ChaosMistake{"ApplyBeforeCommit", 30, {.log = {.apply_before_commit = true}}},
+                                         ChaosMistake{"AnswerFromAnOldTerm", 564, {.log = {.answer_from_old_term = true}}},
+                                         ChaosMistake{"DropARelay", 14, {.channels = {.drop_relayed = true}}},
                                          ChaosMistake{"ReuseAnIncarnation", 0, {.reuse_incarnation = true}}),
                          [](const auto& one) { return one.param.name; });
 

@@ -14,7 +14,7 @@
 //   - else the first decision of the round in the log.
 // Both cannot differ. Votes do not change. If all members voted for the proposal, then every vote that a leader counts says so, and then
 // it must decide exactly as proposed (rule in Quorum::Round::lead). A leader knows every committed proposal: it first commits an entry of
-// its own term.
+// its own term. A member that lacks a vote repeats its own, and a leader that has all writes the decision for it.
 //
 // Membership. Members of rounds leave and join by decisions of rounds, and the members of the log follow: the leader adds and removes one
 // at a time. An island that comes back, by a new process or because it was left out, has a new incarnation and joins like a new one.
@@ -79,7 +79,11 @@ DecisionLog::DecisionLog(IslandMessenger& messenger, Options options)
     auto said = decode_vote(message.body, members_.size());
     if (!said || has_forgotten(said->first)) return;
     Vote& vote = votes_[said->first][message.from];
+    const bool again = vote.incarnation == message.incarnation;
     if (vote.incarnation < message.incarnation) vote = {message.incarnation, std::move(said->second)};
+    // Who votes again lacks a vote that made the proposal the result, and its voter may be gone: an entry says so as well.
+    const RoundDecision* result = again && leads() ? decision(said->first) : nullptr;
+    if (result) propose({.kind = DecisionEntry::Kind::decision, .round = said->first, .decision = *result});
   });
   messenger_.on_pump([this] { tick(); });
   if (!raft_.is_blank()) raft_.set_votes(true);  // its store has what it voted for

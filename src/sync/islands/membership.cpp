@@ -145,6 +145,7 @@ void IslandMembership::say(int island, bool asks) {
   said.has_quorum = decisions_.has_quorum() ? 1 : 0;
   said.applied = decisions_.applied();
   said.forwards = forwards_sent_[static_cast<size_t>(island)];
+  said.entered = quorum_.members()[static_cast<size_t>(island)];
   said.member = decisions_.members()[static_cast<size_t>(island)];
   messenger_.send(island, {Kind::status, 0, 0}, bytes_of(said), comm::Purpose::control);
 }
@@ -328,8 +329,9 @@ std::optional<StartPoint> IslandMembership::found_run(const Founding& founding, 
   quorum_.set_members(founding.members, founding.epoch);
   wait_until_connected(founding.members);
   if (source == me) {
-    for (size_t i = 0; i < known_.size(); ++i)
-      if (founding.needs_state[i]) send_state(static_cast<int>(i), state, founding.step);
+    for (size_t i = 0; i < known_.size(); ++i)  // a founder that has started again joins later, with a later state
+      if (founding.needs_state[i] && messenger_.incarnation(static_cast<int>(i)) == founding.members[i])
+        send_state(static_cast<int>(i), state, founding.step);
   } else if (founding.needs_state[me] && !receive_state(founding.source, founding.members[source], state)) {
     return std::nullopt;
   }

@@ -81,6 +81,7 @@ class IslandMembership {
     uint64_t applied = 0;  // entries of the log
     uint64_t member = 0;   // the reader's incarnation that is a member; 0: none
     int64_t forwards = 0;  // rounds that were forwarded to the reader
+    uint64_t entered = 0;  // the reader's incarnation that takes part in the writer's next rounds; 0: none
   };
   struct Known {
     Status status = {};

@@ -24,7 +24,8 @@ using StartPoint = IslandExchange::StartPoint;
 
 namespace {
 
-constexpr auto kStateLimit = std::chrono::seconds(10);  // for the first piece of the state
+constexpr auto kStateLimit = std::chrono::seconds(10);   // for the first piece of the state
+constexpr auto kForwardLimit = std::chrono::seconds(5);  // for the round by which this island takes part, once it is over for the sponsor
 
 }  // namespace
 
@@ -94,9 +95,13 @@ std::optional<StartPoint> IslandMembership::join(int sponsor, State& own) {
   took_state_ = true;
   if (!receive_state(sponsor, sponsor_incarnation_, state)) return std::nullopt;
   messenger_.send(sponsor, {Kind::ready, 0, 0}, {}, comm::Purpose::control);
+  Nanoseconds in_time = messenger_.now();  // the last time at which the sponsor did not count on this island yet
   while (true) {
     if (misses_round_) return std::nullopt;
     if (forwarded_.empty()) {
+      const Status* status = status_of(sponsor);
+      if (!status || status->entered != messenger_.incarnation(messenger_.me())) in_time = messenger_.now();
+      if (messenger_.now() - in_time > kForwardLimit) return std::nullopt;  // a break of the link ate what it forwarded
       // What it has forwarded is the final state.
       if (sponsor_is(Phase::ended) && status_of(sponsor)->forwards == forwards_received_) break;
       if (useless()) return std::nullopt;

@@ -170,8 +170,11 @@ MessageTag IslandMerge::chunk_tag() const { return {MessageTag::Kind::chunk, par
 bool IslandMerge::all_chunks_arrived() const {
   const IslandMessenger& messenger = parts_.quorum.messenger();
   if (messenger.now() >= begun_ + parts_.quorum.timeout()) return true;
-  for (const int island : owners_)
-    if (island != messenger.me() && !messenger.lost(island) && !messenger.find(island, chunk_tag())) return false;
+  for (const int island : owners_) {
+    const uint64_t member = members_[static_cast<size_t>(island)];
+    if (island == messenger.me() || messenger.lost(island) || messenger.incarnation(island) != member) continue;
+    if (messenger.incarnation_of(island, chunk_tag()) != member) return false;
+  }
   return true;
 }
 

@@ -91,6 +91,7 @@ bool IslandMessenger::has_any(int from, MessageTag::Kind kind) const {
 void IslandMessenger::renew() {
   kept_.clear();
   partial_.clear();
+  replaced_.clear();
   forgotten_.clear();  // the others may be at an earlier step
   std::fill(bytes_kept_.begin(), bytes_kept_.end(), 0);
   link_->renew();
@@ -119,6 +120,7 @@ void IslandMessenger::forget(MessageTag::Kind kind, int64_t step) {
     if (old(one)) read.push_back(std::move(one.second.bytes));
   std::erase_if(kept_, old);
   std::erase_if(partial_, old);
+  std::erase_if(replaced_, [&](const auto& one) { return one.first.kind == kind && one.first.step <= step; });
   recycle(std::move(read));
 }
 
@@ -159,6 +161,19 @@ bool IslandMessenger::wait(const std::function<bool()>& done, std::chrono::nanos
 
 void IslandMessenger::on_message(MessageTag::Kind kind, Handler handler) { handlers_[kind] = std::move(handler); }
 
+// What an earlier process of the island sent is no longer waited for.
+void IslandMessenger::replace_older(int from, uint64_t incarnation) {
+  for (auto one = kept_.begin(); one != kept_.end();) {
+    if (one->first.first != from || one->second.incarnation >= incarnation) {
+      ++one;
+      continue;
+    }
+    bytes_kept_[static_cast<size_t>(from)] -= static_cast<int64_t>(one->second.bytes.size());
+    replaced_.emplace_back(one->first.second, std::move(one->second.bytes));
+    one = kept_.erase(one);
+  }
+}
+
 void IslandMessenger::arrived(const IslandLink::Message& message) {
   Header head;
   const auto refuse = [&](std::string_view why) {
@@ -187,13 +202,15 @@ void IslandMessenger::arrived(const IslandLink::Message& message) {
   if (const auto before = kept_.find(key); before != kept_.end()) {
     if (before->second.incarnation >= message.incarnation) return refuse("it came before");
     kept -= static_cast<int64_t>(before->second.bytes.size());
+    replaced_.emplace_back(tag, std::move(before->second.bytes));
     kept_.erase(before);
   }
   if (const auto before = partial_.find(key); before != partial_.end() && before->second.incarnation < message.incarnation)
     partial_.erase(before);
   const auto half = partial_.find(key);
-  if (half == partial_.end() && kept + head.bytes > kKeptMessages * max_message_bytes_)
-    return refuse("too many of its messages are unread");
+  const auto is_full = [&] { return half == partial_.end() && kept + head.bytes > kKeptMessages * max_message_bytes_; };
+  if (is_full()) replace_older(message.from, message.incarnation);
+  if (is_full()) return refuse("too many of its messages are unread");
   const std::byte* content = message.body.data() + sizeof(Header);
   if (bytes == head.bytes) {
     kept += bytes;

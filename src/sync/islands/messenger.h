@@ -121,12 +121,15 @@ class IslandMessenger {
     int64_t whole = 0;             // bytes of the full message
   };
   void arrived(const IslandLink::Message& message);
+  void replace_older(int from, uint64_t incarnation);
 
   std::unique_ptr<IslandLink> link_;
   uint64_t signature_;
   int64_t max_message_bytes_;
   std::map<std::pair<int, MessageTag>, KeptMessage> kept_;
   std::map<std::pair<int, MessageTag>, PartialMessage> partial_;
+  // Messages of an earlier incarnation. A merge in the background may still read them, so they stay until the round is forgotten.
+  std::vector<std::pair<MessageTag, std::vector<std::byte>>> replaced_;
   std::map<MessageTag::Kind, int64_t> forgotten_;  // the last step that is dropped
   std::map<MessageTag::Kind, Handler> handlers_;
   std::function<void()> tick_;

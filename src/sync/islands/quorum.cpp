@@ -167,7 +167,8 @@ bool Quorum::Round::is_present(int island) const {
 bool Quorum::Round::all_here() const {
   const IslandMessenger& messenger = quorum_->messenger_;
   for (int island = 0; island < messenger.size(); ++island)
-    if (members_[static_cast<size_t>(island)] != 0 && island != messenger.me() && is_present(island) && !messenger.find(island, tag_))
+    if (members_[static_cast<size_t>(island)] != 0 && island != messenger.me() && is_present(island) &&
+        messenger.incarnation_of(island, tag_) != members_[static_cast<size_t>(island)])
       return false;
   return true;
 }

@@ -165,7 +165,8 @@ for at in "${!final[@]}"; do
   model=$(find "${final[at]}/snapshots" -name 'model*.safetensors' | sort | tail -n 1)
   [[ -n $model ]] || stop "island $at left no model"
   sums+=("$(sha256sum <"$model")")
-  say "island $at" "$(grep -cE '"islands":' "${final[at]}/metrics.jsonl") rounds, last line: $(tail -n 1 "${final[at]}/metrics.jsonl" | cut -c1-120)"
+  loss=$(grep -oE '"eval_loss":[0-9.]+' "${final[at]}/metrics.jsonl" | tail -n 1 | cut -d: -f2)
+  say "island $at" "$(grep -cE '"islands":' "${final[at]}/metrics.jsonl") rounds, held-out loss ${loss:-not measured}"
 done
 [[ $(printf '%s\n' "${sums[@]}" | sort -u | wc -l) == 1 ]] || stop "the islands have different models"
 say result "the same model on all islands, bit by bit"

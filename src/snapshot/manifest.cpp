@@ -53,6 +53,12 @@ bool is_plain_name(std::string_view name) {
 
 }  // namespace
 
+int64_t total_bytes(const Manifest& manifest) {
+  int64_t total = 0;
+  for (const auto& [name, file] : manifest.files) total += file.bytes;
+  return total;
+}
+
 std::string format_manifest(const Manifest& manifest) {
   base::OrderedJson json{
       {"format", kFormat}, {"format_version", kFormatVersion}, {"cairn_version", manifest.version}, {"step", manifest.step}};

@@ -18,6 +18,9 @@ struct Manifest {
   bool operator==(const Manifest&) const = default;
 };
 
+// The bytes of all files, without the manifest's own.
+int64_t total_bytes(const Manifest& manifest);
+
 std::string format_manifest(const Manifest& manifest);
 
 // Throws corrupt_file with `path` and the reason for anything but a manifest of this format version.

@@ -64,6 +64,11 @@ std::vector<std::string> OpenSnapshot::sections() const {
   return names;
 }
 
+uint64_t OpenSnapshot::checksum(const std::string& section) const {
+  const auto found = checksums_.find(section);
+  return found == checksums_.end() ? 0 : found->second;
+}
+
 const Safetensors& OpenSnapshot::section(const std::string& name) const {
   const auto found = sections_.find(name);
   if (found == sections_.end()) base::fail_input("{}: no section \"{}\" (it has {})", path_, name, fmt::join(sections(), ", "));
@@ -148,6 +153,7 @@ OpenSnapshot open(const std::string& path) {
     std::shared_ptr<const base::MappedFile> file = checked_file(folder / name, expected);
     if (const std::string section = section_of_file(name); !section.empty()) {
       opened.sections_.emplace(section, Safetensors(std::move(file)));
+      opened.checksums_.emplace(section, expected.checksum);
     } else {
       opened.texts_.emplace(name, text_of(*file, kTextBytesMax));
     }

@@ -57,6 +57,7 @@ class OpenSnapshot {
   std::vector<std::string> sections() const;
   const Safetensors& section(const std::string& name) const;  // bad_input where there is none
   bool has_section(const std::string& name) const { return sections_.contains(name); }
+  uint64_t checksum(const std::string& section) const;  // of its file; 0 where there is no such section
 
   // Copies the section's tensors into these, by name, to whatever device they are on. Throws bad_input, before it has written
   // anything, if a name is missing or unexpected, or a shape or dtype differs: the message names them.
@@ -72,6 +73,7 @@ class OpenSnapshot {
   std::string path_;
   int64_t step_ = 0;
   std::map<std::string, Safetensors> sections_;
+  std::map<std::string, uint64_t> checksums_;  // by section
   std::map<std::string, std::string> texts_;
 };
 

@@ -14,6 +14,7 @@
 #include "base/files/faulty_disk.h"
 #include "base/log.h"
 #include "kernels/aten.h"
+#include "snapshot/crashing_disk.h"
 #include "snapshot/scratch_folder.h"
 
 namespace cairn::snapshot {
@@ -252,32 +253,6 @@ TEST(Snapshot, DiskThatFailsOnTheWayLeavesEverythingAsItWas) {
   tries({.sync_fails = true});
   tries({.rename_fails = true});
 }
-
-// Every call counts; the process ends at the chosen one, before it, or in the middle of a write. Syncing is left out: it matters
-// to a machine that dies, not to a process.
-class CrashingDisk final : public base::Disk {
- public:
-  explicit CrashingDisk(int64_t crash_at) : left_(crash_at) {}
-  int create(const fs::path& path) const override { return count(), real_.create(path); }
-  int append(const fs::path& path) const override { return count(), real_.append(path); }
-  int64_t write(int file, std::span<const std::byte> bytes) const override {
-    if (left_ == 0) real_.write(file, bytes.first(bytes.size() / 2));
-    return count(), real_.write(file, bytes);
-  }
-  int sync(int) const override { return count(), 0; }
-  int close(int file) const override { return count(), real_.close(file); }
-  int rename(const fs::path& from, const fs::path& to) const override { return count(), real_.rename(from, to); }
-  int remove(const fs::path& path) const override { return count(), real_.remove(path); }
-  int sync_folder(const fs::path&) const override { return count(), 0; }
-  int64_t free_bytes(const fs::path& folder) const override { return real_.free_bytes(folder); }
-
- private:
-  void count() const {
-    if (left_-- == 0) ::_exit(9);
-  }
-  const base::Disk& real_ = base::real_disk();
-  mutable int64_t left_;
-};
 
 // Saves in a process of its own that dies at call number `crash_at`. Whether it did.
 bool dies_saving(const RunFolder& run, const Contents& contents, int64_t crash_at) {

@@ -1,4 +1,6 @@
 // Replicas along several axes, each with a rule of its own: one Sync that forwards every hook.
+#include <algorithm>
+
 #include "base/check.h"
 #include "sync/sync.h"
 
@@ -72,6 +74,9 @@ class Chain final : public Sync {
   }
   std::string interruption() const override { return first_text(&Sync::interruption); }
   std::string apart() const override { return first_text(&Sync::apart); }
+  bool round_unfinished() const override {
+    return std::any_of(rules_.begin(), rules_.end(), [](const auto& rule) { return rule->round_unfinished(); });
+  }
   void request_stop() override {
     for (const auto& rule : rules_) rule->request_stop();
   }

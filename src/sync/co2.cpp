@@ -132,6 +132,7 @@ class Co2 final : public Sync {
   bool should_stop() const override { return stop_decided_ || trouble_.ended; }
   std::string interruption() const override { return trouble_.interruption; }
   std::string apart() const override { return trouble_.apart(); }
+  bool round_unfinished() const override { return trouble_.ended; }
   StepMetrics metrics() override { return std::exchange(metrics_, {}); }
 
  private:

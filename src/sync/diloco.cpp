@@ -139,7 +139,6 @@ class Diloco final : public Sync {
 
   // A slow island skips steps evenly, so that the others need not wait.
   bool should_step(int64_t) override { return options_.pace != Pace::own || pace_[1].item<double>() + pace_[0].item<double>() > 1 - 1e-6; }
-
   void gradient_ready(int64_t) override {
     for (PendingFragment& pending : pending_) pending.exchange->progress();
   }
@@ -211,6 +210,7 @@ class Diloco final : public Sync {
   std::optional<int64_t> take_new_position() override { return std::exchange(position_, std::nullopt); }
   std::string interruption() const override { return trouble_.interruption; }
   std::string apart() const override { return trouble_.apart(); }
+  bool round_unfinished() const override { return trouble_.ended; }
 
  private:
   struct PendingFragment {

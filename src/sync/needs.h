@@ -18,6 +18,7 @@ struct SyncNeeds {
 
   // What it does to a step.
   bool local_steps = true;       // replicas step alone and differ until the next round; false: identical after every step
+  bool one_model = true;         // global_parameters, or else the parameters, are bitwise identical on all replicas after a round
   bool every_gradient = false;   // reduces every gradient of every step before the optimizer reads it
   bool fits_cuda_graph = false;  // decides nothing on the host during a step, so a CUDA graph may replay the step
   bool random_routing = false;   // pipeline.routing = auto means random: micro-batches change islands between stages

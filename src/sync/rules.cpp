@@ -32,14 +32,16 @@ const std::vector<SyncRule>& rules() {
       {.name = "noloco",
        .make = make_noloco,
        .keys = {exchange_keys, noloco_keys},
-       .needs = {.random_routing = true,
+       .needs = {.one_model = false,
+                 .random_routing = true,
                  .no_sparse_wire = "noloco's other half, the slow weights, travels whole, so little would be saved: use bf16, or another "
                                    "kind"}},
       {.name = "co2", .make = make_co2, .keys = {exchange_keys, sparse_keys, co2_keys}},
       {.name = "gossip",
        .make = make_gossip,
        .keys = {exchange_keys, gossip_keys},
-       .needs = {.no_sparse_wire = "gossip sends models, of which nothing can be left out: use bf16, or another kind"}}};
+       .needs = {.one_model = false,
+                 .no_sparse_wire = "gossip sends models, of which nothing can be left out: use bf16, or another kind"}}};
   return list;
 }
 

@@ -150,6 +150,8 @@ class Sync {
   virtual std::string interruption() const { return ""; }
   // Why the parameters of this replica are not those that the replicas have in common. Empty: they are.
   virtual std::string apart() const { return ""; }
+  // Whether this replica takes no more part in rounds and the last one has no result here. Other replicas may have its result.
+  virtual bool round_unfinished() const { return false; }
   // What happened since the last call.
   virtual StepMetrics metrics() { return {}; }
 };

@@ -11,7 +11,7 @@
 #include "comm/world.h"
 #include "snapshot/snapshot.h"
 #include "task/trainer.h"
-#include "train/state/restore.h"
+#include "train/state/find_snapshot.h"
 
 namespace cairn::task {
 namespace {
@@ -77,8 +77,7 @@ std::optional<snapshot::OpenSnapshot> newest(comm::World& world, const std::file
   std::optional<snapshot::OpenSnapshot> best;
   for (const char* name : {kEpochs, kLast}) {
     if (!base::path_exists(folder / name / "recipe.toml")) continue;
-    std::optional<snapshot::OpenSnapshot> found =
-        train::find_snapshot(world, world.everyone(), (folder / name).string(), std::numeric_limits<int64_t>::max());
+    std::optional<snapshot::OpenSnapshot> found = train::find_snapshot(world, world.everyone(), (folder / name).string());
     if (found && (!best || found->step() > best->step())) best = std::move(found);
   }
   return best;

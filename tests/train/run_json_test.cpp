@@ -25,6 +25,10 @@ TEST(RunState, IsReadAsItWasWritten) {
   EXPECT_EQ(state.updates_skipped, 2);
   EXPECT_EQ(state.rollbacks, 1);
   EXPECT_EQ(state.batches_passed, 4);
+  EXPECT_FALSE(state.apart);
+  EXPECT_FALSE(state.round_unfinished);
+  EXPECT_TRUE(parse_run_state(to_json({.apart = true}), "state.json").apart);
+  EXPECT_TRUE(parse_run_state(to_json({.round_unfinished = true}), "state.json").round_unfinished);
 }
 
 TEST(RunState, NeedsStepAndTokensOnly) {

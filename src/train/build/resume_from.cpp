@@ -1,7 +1,5 @@
 #include "train/build/resume_from.h"
 
-#include <limits>
-
 #include "base/check.h"
 #include "base/files.h"
 #include "base/recipe.h"
@@ -13,7 +11,7 @@
 #include "sync/needs.h"
 #include "sync/options.h"
 #include "train/build/build_steps.h"
-#include "train/state/restore.h"
+#include "train/state/find_snapshot.h"
 
 namespace cairn::train {
 namespace {
@@ -36,10 +34,13 @@ void check_islands(const Job& job, const std::filesystem::path& run_dir) {
 std::optional<snapshot::OpenSnapshot> find_resumed(const Job& job, comm::World& world, const Start& start) {
   if (!start.resume) return std::nullopt;
   check_islands(job, start.out);
-  // Islands that were killed are at most two snapshots apart.
+  // Islands that were killed are at most two snapshots apart: they repeat the steps after the last common one. Without regular snapshots
+  // nothing says how far back that is.
   const int64_t every = job.config.settings.snapshot.every, steps = job.config.settings.train.steps;
-  const int64_t max_apart = every > 0 ? 2 * every : std::numeric_limits<int64_t>::max();
-  auto found = find_snapshot(world, *job.engine.step_group, job.config.out.string(), start.resume_step_last, max_apart);
+  auto found = find_snapshot(world, *job.engine.step_group, job.config.out.string(),
+                             {.step_last = start.resume_step_last,
+                              .max_apart = 2 * every,
+                              .one_model = sync::needs_of(job.config.settings.island.kind).one_model});
   if (found) check_steps_left(steps, found->step(), start.out);
   return found;
 }

@@ -34,6 +34,8 @@ std::string to_json(const RunState& state) {
   json["rollbacks"] = state.rollbacks;
   json["batches_passed"] = state.batches_passed;
   json["next_sample"] = state.next_sample;
+  if (state.apart) json["apart"] = true;
+  if (state.round_unfinished) json["round_unfinished"] = true;
   return base::pretty(json) + "\n";
 }
 
@@ -63,6 +65,11 @@ RunState parse_run_state(const std::string& json, const std::string& file) {
     if (!found.contains(key)) continue;
     if (!is_count(found[key])) base::fail_corrupt(file, fmt::format("{} = {} is no count", key, base::shown(found[key])));
     *into = found[key].get<int64_t>();
+  }
+  for (const auto& [key, into] : {std::pair("apart", &state.apart), std::pair("round_unfinished", &state.round_unfinished)}) {
+    if (!found.contains(key)) continue;
+    refuse_if(!found[key].is_boolean(), key);
+    *into = found[key].get<bool>();
   }
   return state;
 }

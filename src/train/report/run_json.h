@@ -19,6 +19,9 @@ struct RunState {
   int64_t rollbacks = 0;
   int64_t batches_passed = 0;  // batches that rollbacks left out
   int64_t next_sample = 0;     // for people; a resumed run computes it from the step
+  // Of an island that steps separately. In the file only if true.
+  bool apart = false;             // it has trained without the others: its model is not theirs (Sync::apart)
+  bool round_unfinished = false;  // it ended in a round without a result (Sync::round_unfinished)
 };
 std::string to_json(const RunState& state);
 // Refuses text that is not the state of a run. `file` is its name in the error message.

@@ -1,30 +1,12 @@
-// Collecting, finding and restoring snapshots.
-//
-// Finding a common snapshot. Islands that step separately save into their own run directories. If a run is killed, some islands have newer
-// snapshots than others, but all must resume from the same step:
-//
-//   last = step_last
-//   repeat   every rank opens its newest good snapshot of a step <= last
-//            all ranks gather (step, checksum of state.json, first rank of the step group)
-//            ranks of one step group must have found the same snapshot; otherwise their machines see different files: refuse
-//            some rank found none         -> start at step 1, or refuse if snapshots were lost (`redone_most`)
-//            all ranks found one step     -> that is the snapshot
-//            last = the smallest step found
-//
-// It ends because `last` decreases.
+// Collecting and restoring snapshots.
 #include "train/state/restore.h"
 
-#include <algorithm>
-#include <array>
-#include <filesystem>
 #include <vector>
 
 #include "base/check.h"
-#include "base/checksum.h"
 #include "base/log.h"
 #include "base/version.h"
 #include "comm/group.h"
-#include "comm/world.h"
 #include "model/classifier/batch_norm.h"
 #include "snapshot/snapshot.h"
 #include "train/build.h"
@@ -79,64 +61,10 @@ std::optional<snapshot::Contents> collect(Job& job) {
                                                            .updates_skipped = job.progress.updates_skipped,
                                                            .rollbacks = job.progress.rollbacks,
                                                            .batches_passed = job.progress.batches_passed,
-                                                           .next_sample = next_sample(job)});
+                                                           .next_sample = next_sample(job),
+                                                           .apart = !job.engine.sync->apart().empty(),
+                                                           .round_unfinished = job.engine.sync->round_unfinished()});
   return contents;
-}
-
-namespace {
-
-// The snapshot that one rank found: step (-1: none), checksum, and the first rank of its step group.
-using Found = std::array<int64_t, 3>;
-
-std::vector<Found> found_by_all(comm::World& world, const comm::Group& step_group, const std::optional<snapshot::OpenSnapshot>& found) {
-  Found mine{-1, 0, step_group.ranks().front()};
-  if (found) mine = {found->step(), static_cast<int64_t>(base::checksum(found->text("training/state.json"))), mine[2]};
-  std::vector<Found> all(static_cast<size_t>(world.size()));
-  world.everyone()
-      .all_gather({all.data(), 3 * world.size(), comm::Dtype::i64}, {mine.data(), 3, comm::Dtype::i64},
-                  {comm::Purpose::control, "snapshots"})
-      .wait_host();
-  return all;
-}
-
-// Refuses ranks of one step group that found different snapshots. Machines that do not share a file system may see different files.
-void check_identical(const std::vector<Found>& all, const std::string& run_dir) {
-  const auto described = [](const Found& one) { return one[0] < 0 ? "none" : fmt::format("one of step {}", one[0]); };
-  for (size_t rank = 1; rank < all.size(); ++rank) {
-    const auto first = static_cast<size_t>(all[rank][2]);
-    if (all[rank] == all[first]) continue;
-    base::fail_input("{}: rank {} finds {} to resume, rank {} {}{}: every machine needs the same snapshots: share the folder or copy it",
-                     run_dir, first, described(all[first]), rank, described(all[rank]),
-                     all[rank][0] == all[first][0] ? ", but another" : "");
-  }
-}
-
-}  // namespace
-
-std::optional<snapshot::OpenSnapshot> find_snapshot(comm::World& world, const comm::Group& step_group, const std::string& run_dir,
-                                                    int64_t step_last, int64_t redone_most) {
-  std::optional<Found> furthest;
-  base::Log quiet = base::Log::quiet();
-  base::Log& log = step_group.rank() == 0 ? world.log() : quiet;  // all ranks of a step group find the same damage
-  while (true) {
-    std::optional<snapshot::OpenSnapshot> found;
-    if (step_group.ranks().front() == 0 || std::filesystem::exists(run_dir)) found = snapshot::open_latest(run_dir, log, step_last);
-    const std::vector<Found> all = found_by_all(world, step_group, found);
-    check_identical(all, run_dir);
-    const auto [least, most] = std::minmax_element(all.begin(), all.end());
-    if (!furthest) furthest = *most;
-    if ((*least)[0] < 0 && (*furthest)[0] > redone_most)
-      base::fail_input(
-          "{}: the island of rank {} has a snapshot of step {}, but no step has a snapshot on all islands: all would start over. Restore "
-          "the missing snapshots (those of the island of rank {}), or start with another --out",
-          run_dir, (*furthest)[2], (*furthest)[0], (*least)[2]);
-    if ((*least)[0] < 0 && world.rank() == 0)
-      world.log().info("nothing to resume in {}{}: starting at step 1", run_dir, (*most)[0] < 0 ? "" : " that all islands have");
-    if ((*least)[0] < 0) return std::nullopt;
-    if ((*least)[0] == (*most)[0]) return found;
-    // Some islands have saved more steps than others.
-    step_last = (*least)[0];
-  }
 }
 
 namespace {

@@ -121,5 +121,32 @@ TEST(LostRank, EndsTheRunWithFourAndNamesTheRank) {
   EXPECT_NE(scratch.text_of("background.txt").find("rank 1"), std::string::npos) << scratch.text_of("background.txt");
 }
 
+// One island is killed and the others are asked to stop: no step has a snapshot on all islands.
+TEST(LostIsland, GetsTheOthersSnapshotWhenTheRunIsResumed) {
+  const harness::ScratchFolder scratch;
+  for (const auto& [rule, islands] : {std::pair("diloco", "3"), std::pair("noloco", "2")}) {
+    const std::string out = rule;
+    Running running(scratch, tiny({"train", "--out", out, "--nproc", islands, "--islands", islands, "--sync", rule, "--set",
+                                   "sync.island.every=2", "--set", "train.steps=100000", "--set", "snapshot.every=0", "--set",
+                                   "train.global_batch=6", "--set", "eval.every=0"}));
+    ASSERT_TRUE(reaches(scratch / out, 5)) << scratch.text_of("background.txt");
+    const pid_t victim = process_of_rank("1", scratch.path().string());
+    ASSERT_GT(victim, 0);
+    kill(victim, SIGKILL);
+    ASSERT_TRUE(comes([&] { return scratch.text_of("background.txt").find("island 1 is lost") != std::string::npos; }));
+    ASSERT_TRUE(reaches(scratch / out, losses_in(scratch / out).size() + 10));
+    EXPECT_EQ(running.end(SIGTERM), 0) << scratch.text_of("background.txt");
+    ASSERT_FALSE(std::filesystem::exists(scratch / out / "island-1" / "snapshots"));
+
+    const size_t done = losses_in(scratch / out).size();
+    const Outcome resumed =
+        cairn(scratch, {"train", "--resume", out, "--nproc", islands, "--set", "train.steps=" + std::to_string(done + 4)});
+    EXPECT_EQ(resumed.code, 0) << resumed.output;
+    EXPECT_NE(resumed.output.find("island 1 had no snapshot of step " + std::to_string(done)), std::string::npos) << resumed.output;
+    EXPECT_EQ(losses_in(scratch / out).size(), done + 4);
+    EXPECT_TRUE(std::filesystem::exists(scratch / out / "island-1" / "snapshots"));
+  }
+}
+
 }  // namespace
 }  // namespace cairn::cli

@@ -152,9 +152,10 @@ void check_ranks(const TrainArguments& a) {
 void print_run_header(const TrainArguments& a, const RunDirectory& run, int ranks, base::Terminal& terminal) {
   if (!run.note.empty()) terminal.line(run.note);
   if (run.resume) {
-    terminal.line(fmt::format("resuming {} {} on {} ({})", run.path.string(),
-                              run.step > 0 ? fmt::format("from step {}", run.step) : "from the beginning: it has no snapshot",
-                              base::plural(ranks, "rank"), a.device));
+    const std::string from = run.furthest == 0         ? "from the beginning: it has no snapshot"
+                             : run.step < run.furthest ? fmt::format("from step {} or before: its islands differ", run.furthest)
+                                                       : fmt::format("from step {}", run.step);
+    terminal.line(fmt::format("resuming {} {} on {} ({})", run.path.string(), from, base::plural(ranks, "rank"), a.device));
   } else {
     terminal.line(fmt::format("training {} on {} ({}); everything goes to {}", run_name(request_of(a)), base::plural(ranks, "rank"),
                               a.device, run.path.string()));

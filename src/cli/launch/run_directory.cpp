@@ -104,12 +104,26 @@ int64_t newest_step(const fs::path& run) {
   return newest ? snapshot::parse_step_folder(*newest)->step : 0;
 }
 
+// The same for one of several islands: it can do without its own snapshots.
+int64_t newest_step_of_island(const fs::path& run) {
+  try {
+    return newest_step(run);
+  } catch (const Error& error) {
+    if (error.kind() != Error::Kind::corrupt_file) throw;
+    return 0;
+  }
+}
+
 // Islands that step separately have directories island-1, island-2, ... in that of the first one.
-int64_t step_of_all_islands(const fs::path& run) {
-  int64_t step = newest_step(run);
-  for (int island = 1; fs::is_directory(run / fmt::format("island-{}", island)); ++island)
-    step = std::min(step, newest_step(run / fmt::format("island-{}", island)));
-  return step;
+void find_steps(RunDirectory& run) {
+  const auto folder = [&](int island) { return run.path / fmt::format("island-{}", island); };
+  const bool islands = fs::is_directory(folder(1));
+  run.step = run.furthest = islands ? newest_step_of_island(run.path) : newest_step(run.path);
+  for (int island = 1; fs::is_directory(folder(island)); ++island) {
+    const int64_t step = newest_step_of_island(folder(island));
+    run.step = std::min(run.step, step);
+    run.furthest = std::max(run.furthest, step);
+  }
 }
 
 std::string note_of(const RunRequest& request, const RunDirectory& run) {
@@ -123,7 +137,7 @@ std::string note_of(const RunRequest& request, const RunDirectory& run) {
 
 void look_at(const RunRequest& request, RunDirectory& run) {
   run.note = note_of(request, run);
-  if (run.resume) run.step = step_of_all_islands(run.path);
+  if (run.resume) find_steps(run);
 }
 
 }  // namespace
@@ -182,9 +196,10 @@ RunDecision broadcast_decision(comm::World& world, const std::function<RunDecisi
   std::string text;
   if (world.rank() == 0) {
     const RunDecision decision = decide();
-    base::Json json{{"path", decision.run.path.string()}, {"resume", decision.run.resume}, {"step", decision.run.step},
-                    {"note", decision.run.note},          {"saved", decision.saved},       {"folder", decision.folder.string()},
-                    {"day", decision.day}};
+    base::Json json{{"path", decision.run.path.string()}, {"resume", decision.run.resume},
+                    {"step", decision.run.step},          {"furthest", decision.run.furthest},
+                    {"note", decision.run.note},          {"saved", decision.saved},
+                    {"folder", decision.folder.string()}, {"day", decision.day}};
     if (decision.recipe) json["recipe"] = {{"text", decision.recipe->text}, {"name", decision.recipe->name}};
     text = base::compact(json);
   }
@@ -194,12 +209,12 @@ RunDecision broadcast_decision(comm::World& world, const std::function<RunDecisi
   world.everyone().broadcast({text.data(), bytes, comm::Dtype::u8}, 0, kDecision).wait();
   const base::Json json = base::parse_json(text);
   CAIRN_CHECK(json.is_object(), "rank 0 decided {} bytes that make no sense", bytes);
-  RunDecision decision{
-      .run = {json["path"].get<std::string>(), json["resume"].get<bool>(), json["step"].get<int64_t>(), json["note"].get<std::string>()},
-      .recipe = std::nullopt,
-      .saved = json["saved"].get<bool>(),
-      .folder = json["folder"].get<std::string>(),
-      .day = json["day"].get<std::string>()};
+  RunDecision decision{.run = {json["path"].get<std::string>(), json["resume"].get<bool>(), json["step"].get<int64_t>(),
+                               json["furthest"].get<int64_t>(), json["note"].get<std::string>()},
+                       .recipe = std::nullopt,
+                       .saved = json["saved"].get<bool>(),
+                       .folder = json["folder"].get<std::string>(),
+                       .day = json["day"].get<std::string>()};
   if (json.contains("recipe")) decision.recipe = {json["recipe"]["text"].get<std::string>(), json["recipe"]["name"].get<std::string>()};
   return decision;
 }

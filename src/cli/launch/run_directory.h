@@ -21,6 +21,7 @@ struct RunDirectory {
   std::filesystem::path path;
   bool resume = false;
   int64_t step = 0;       // resume: the newest snapshot that all islands have, as far as their files are visible here; 0: none
+  int64_t furthest = 0;   // resume: the newest snapshot that any island has here; 0: none
   std::string note = {};  // a line for the user; empty: none
 };
 

@@ -247,20 +247,35 @@ TEST(SnapshotTransfer, ReplacesDamagedSnapshots) {
   EXPECT_THAT(refused.error_on(0).what(), HasSubstr("snapshots is whole"));
 }
 
-// The second island dies, and the first one trains on alone: what it saves is marked.
-TEST(ApartIsMarked, InWhatAnIslandSavesThatTrainsAlone) {
+// Islands that gossip have a model each; DiLoCo must begin with one.
+TEST(SnapshotTransfer, GivesAllIslandsOneModelWhereTheNextRuleNeedsIt) {
   const harness::ScratchFolder folder;
-  const base::Recipe recipe = transfer_recipe(2, "diloco", {"sync.island.on_minority=continue", "sync.island.timeout_s=1"});
-  const TransferRun alone{2, [&](int) { return folder.path(); }, false};
-  const harness::Run ended = run_islands(recipe, alone, {}, harness::Faults().lose({.rank = 1, .before_collective = 20}));
-  ASSERT_EQ(ended.faults_fired, 1);
-  EXPECT_THAT(ended.error_on(0).what(), HasSubstr("this one has trained alone since step"));
-  const auto state = [&](int64_t step) {
-    const fs::path file = snapshot::step_folder(folder.path().string(), step) / "training/state.json";
-    return parse_run_state(base::read_file(file, 1 << 20), file.string());
-  };
-  EXPECT_TRUE(state(kLast).apart);
-  EXPECT_FALSE(state(kLast).round_unfinished);
+  run_islands(transfer_recipe(2, "gossip", {"sync.island.every=5"}), 2, folder.path(), false);
+  for (const int island : {0, 1}) forget_after(island_of(folder.path(), island), kSaved);
+  ASSERT_NE(furthest(model_of(folder.path()), model_of(island_of(folder.path(), 1))), 0);
+  run_islands(transfer_recipe(2, "diloco"), 2, folder.path(), true);
+  expect_one_model(folder.path(), 2);
+}
+
+// The second island dies. The first one ends in the next round, or trains on alone: its snapshot says which.
+TEST(IslandsThatLostTheOthers, MarkWhatTheySave) {
+  for (const bool alone : {false, true}) {
+    const harness::ScratchFolder folder;
+    const base::Recipe recipe = transfer_recipe(
+        2, "diloco", {alone ? "sync.island.on_minority=continue" : "sync.island.on_minority=wait", "sync.island.timeout_s=1"});
+    const TransferRun first{2, [&](int) { return folder.path(); }, false};
+    const harness::Run ended = run_islands(recipe, first, {}, harness::Faults().lose({.rank = 1, .before_collective = 20}));
+    ASSERT_EQ(ended.faults_fired, 1);
+    EXPECT_THAT(ended.error_on(0).what(), HasSubstr(alone ? "this one has trained alone since step" : "no majority of the islands"));
+    const fs::path file = fs::path(*snapshot::find_latest(folder.path().string())) / "training/state.json";
+    const RunState state = parse_run_state(base::read_file(file, 1 << 20), file.string());
+    EXPECT_EQ(state.apart, alone);
+    EXPECT_EQ(state.round_unfinished, !alone);
+    if (alone) continue;
+    EXPECT_LT(state.step, kLast);
+    run_islands(recipe, 2, folder.path(), true);
+    expect_one_model(folder.path(), 2);
+  }
 }
 
 }  // namespace

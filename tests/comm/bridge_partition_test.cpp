@@ -106,31 +106,39 @@ TEST(BridgePartition, ARenewedSiteIsANewIncarnationForAll) {
   EXPECT_EQ(b.refusal(), "");
 }
 
-// A site dies without a goodbye, and a copy of its folder gives the next start the same number.
-TEST(BridgePartition, TwoStartsWithOneNumberAreToldApart) {
+class BridgeRestart : public testing::TestWithParam<int> {};
+
+// A site dies without a goodbye, and a copy of its folder gives the next start the same number. Site 1 calls site 0.
+TEST_P(BridgeRestart, TwoStartsWithOneNumberAreToldApart) {
+  const int returns = GetParam(), stays = 1 - returns;
   Links links;
   const NextIncarnation copied = [](uint64_t least) { return std::max<uint64_t>(5, least); };
-  BridgeOptions options = links.quick_site(1, 2);
+  BridgeOptions options = links.quick_site(returns, 2), other_options = links.quick_site(stays, 2);
   options.incarnations = copied;
-  Bridge a(links.quick_site(0, 2));
-  options.endpoints = {{"127.0.0.1", a.port()}};
-  auto b = std::make_unique<Bridge>(options);
-  ASSERT_TRUE(see_each_other(a, *b));
-  ASSERT_TRUE(b->send(0, b->incarnation(0), message(1)));
-  EXPECT_EQ(number_of(receive(a)), 1);
+  std::unique_ptr<Bridge> one = std::make_unique<Bridge>(options);
+  other_options.endpoints = {{"127.0.0.1", one->port()}};
+  Bridge other(other_options);
+  ASSERT_TRUE(see_each_other(other, *one));
+  ASSERT_TRUE(one->send(stays, one->incarnation(stays), message(1)));
+  EXPECT_EQ(number_of(receive(other)), 1);
   links.cut(0, 1);
-  ASSERT_TRUE(soon(a, [&] { return !b->reachable(0); }));
+  ASSERT_TRUE(soon(other, [&] { return !one->reachable(stays) && !other.reachable(returns); }));
+  options.port = one->port();
   const base::RealClock clock;
   const auto begun = clock.now();
-  b.reset();
+  one.reset();
   EXPECT_LT(base::seconds(clock.now() - begun), 5.0) << "it does not wait for a site that is unreachable";
   links.cut(0, 1, false);
-  b = std::make_unique<Bridge>(options);
-  ASSERT_TRUE(see_each_other(a, *b));
-  EXPECT_GT(a.incarnation(1), 5u);
-  ASSERT_TRUE(b->send(0, b->incarnation(0), message(2)));
-  EXPECT_EQ(number_of(receive(a)), 2) << "message 0 of a new pair";
+  if (returns == 1) options.endpoints = {{"127.0.0.1", other.port()}};
+  one = std::make_unique<Bridge>(options);
+  ASSERT_TRUE(see_each_other(other, *one));
+  EXPECT_GT(other.incarnation(returns), 5u);
+  ASSERT_TRUE(one->send(stays, one->incarnation(stays), message(2)));
+  EXPECT_EQ(number_of(receive(other)), 2) << "message 0 of a new pair";
 }
+
+INSTANTIATE_TEST_SUITE_P(Both, BridgeRestart, testing::Values(0, 1),
+                         [](const auto& one) { return one.param == 1 ? "OfTheCaller" : "OfTheCalled"; });
 
 // A caller that has the key, says that it is site 1, and leaves: `stage` says when, odd ones without an end of stream.
 asio::awaitable<void> call_and_leave(asio::io_context& io, const Tls& tls, uint16_t port, int stage) {

@@ -127,6 +127,7 @@ class Bridge::Impl {
   std::string introduction(bool visit, const Peer* addressee) const;
   bridge::Objection check_introduction(const base::Json& said) const;
   uint64_t least_incarnation(const Peer& peer) const;
+  std::string known_process(const Peer& peer) const;
   bool renumber(const base::Json& said);
   static bridge::SiteAddress address_of(const base::Json& said, AsyncStream& stream);
   asio::awaitable<void> welcome(AsyncStream& caller);

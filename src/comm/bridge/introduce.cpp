@@ -5,7 +5,8 @@
 // connections. Known addresses spread on connections too, so that every site hears of every other one.
 //
 // Introductions are JSON texts inside TLS. A site that does not fit gets {"refused": "why", "kind": ...} instead. "least_incarnation" is
-// the lowest incarnation of the listener that the speaker accepts (bridge.cpp).
+// the lowest incarnation of the listener that the speaker accepts (bridge.cpp), "known_process" the process that has had it so far: another
+// one that took the same number, from a new folder or a copied one, must take a higher one.
 //
 // A start whose number another one seems to hold is refused while that one is heard. If it just died, its silence ends this within
 // `silence_max`; so a site reports such a refusal only if it lasts longer.
@@ -92,6 +93,7 @@ std::string Bridge::Impl::introduction(bool visit, const Peer* addressee) const 
                             {"port", port_},
                             {"visit", visit},
                             {"least_incarnation", addressee ? least_incarnation(*addressee) : 0},
+                            {"known_process", addressee ? known_process(*addressee) : ""},
                             {"addresses", addresses()}});
 }
 
@@ -133,10 +135,18 @@ uint64_t Bridge::Impl::least_incarnation(const Peer& peer) const {
   return std::max(channels_.incarnation(peer.site) + (channels_.said_bye(peer.site) ? 1 : 0), peer.at.incarnation);
 }
 
-// Takes a higher incarnation if the speaker remembers a later one of this site. True: it has changed, and all connections are closed.
+// The process that has the least incarnation; empty: not known.
+std::string Bridge::Impl::known_process(const Peer& peer) const {
+  return least_incarnation(peer) == channels_.incarnation(peer.site) ? peer.process : "";
+}
+
+// Takes a higher incarnation if the speaker remembers a later one of this site, or another process that had this one. True: it has changed,
+// and all connections are closed.
 bool Bridge::Impl::renumber(const Json& said) {
   const auto least = said.value("least_incarnation", uint64_t{0});
-  if (least <= channels_.incarnation()) return false;
+  const std::string known = said.value("known_process", "");
+  const bool had_by_another = least == channels_.incarnation() && !known.empty() && known != process_;
+  if (least <= channels_.incarnation() && !had_by_another) return false;
   begin_incarnation(least + 1);  // `least` itself may be a start that the speaker believes to be running
   tell(fmt::format("this island is start {} of its number: others remember a later one than it knew", channels_.incarnation()));
   return true;

@@ -339,7 +339,9 @@ bool IslandMerge::wait_for_decision() {
   IslandMessenger& messenger = quorum.messenger();
   send_packed(/*waits=*/true);
   while (!progress()) {
-    const bool missing = missing_since_ && messenger.now() - *missing_since_ > quorum.timeout() / 2;
+    // An island that was left out returns with a later state: it need not wait for this one.
+    const auto patience = quorum.decisions().is_removed() ? std::chrono::nanoseconds{0} : quorum.timeout() / 2;
+    const bool missing = missing_since_ && messenger.now() - *missing_since_ > patience;
     if (differs_ || missing) {
       messenger.warn(fmt::format("step {}: this island cannot follow a decision of the others: {}", parts_.step,
                                  differs_ ? "its merge of the same updates differs" : "updates that count did not arrive"));

@@ -315,7 +315,7 @@ at::Tensor mean_of(const std::vector<at::Tensor>& all) {
 
 sync::SyncOptions diloco(int64_t every, double lr, double momentum) {
   sync::SyncOptions options{.kind = "diloco"};
-  options.outer = {.every = every, .outer_lr = lr, .outer_momentum = momentum};
+  options.outer = {.every = every, .outer_lr = lr, .outer_momentum = momentum, .outer_warmup = 0};
   return options;
 }
 

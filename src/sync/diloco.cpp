@@ -15,6 +15,9 @@
 //   theta_m <- alpha theta_m + (1 - alpha) theta
 //
 // Error feedback (`error_feedback`): what compression drops stays in the island's own weights and is part of its next message.
+//
+// The start. A fresh model moves far in its first steps, and islands drift apart. Up to step `start_after` they average their parameters
+// after every step. Then, for `outer_warmup` rounds, the outer momentum grows from 0.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -42,6 +45,8 @@
 namespace cairn::sync {
 namespace {
 
+constexpr int64_t kOuterWarmup = 20;  // rounds
+
 // This rank's shard of one fragment: its parameters one after the other.
 struct Fragment {
   FlatParameters parameters;
@@ -60,6 +65,9 @@ class Diloco final : public Sync {
         delay_(streaming_ ? options.outer.delay : 0),
         blend_(streaming_ ? options.outer.blend : 0),
         outer_lr_(outer_lr_of(options)),
+        outer_warmup_(options_.outer_warmup >= 0 ? options_.outer_warmup
+                      : replica.steps == 0       ? kOuterWarmup
+                                                 : std::min(kOuterWarmup, (replica.steps - options_.start_after) / options_.every)),
         compressor_(make_compressor({wire_of(options), options.exchange.keep, replica.seed})),
         exact_(make_compressor({"fp32"})),
         sparse_(is_sparse(wire_of(options))),
@@ -158,12 +166,11 @@ class Diloco final : public Sync {
     if (!facts.skipped) time_step();
     pace_[1].fill_(std::max(-1.0, pace_[1].item<double>() + pace_[0].item<double>() - (facts.skipped ? 0 : 1)));
     exchange_->poll();
-    while (!is_interrupted() && !pending_.empty() && pending_.front().due <= facts.step) apply_outer_step(blend_, facts.step);
-    for (int f = 0; f < split_.count && !is_interrupted(); ++f) {
-      if (facts.step % options_.every != sent_at(f)) continue;
-      send(f, facts.step, f);
-      if (delay_ == 0) apply_outer_step(blend_, facts.step);
-    }
+    apply_due(facts.step);
+    if (!is_interrupted())
+      for (int f = 0; f < split_.count; ++f)
+        if (is_start(facts.step) || facts.step % options_.every == sent_at(f)) send(f, facts.step, f);
+    apply_due(facts.step);
     for (PendingFragment& pending : pending_) pending.exchange->progress();
     if (!position_) step_.fill_(facts.step);
     ended_s_ = now_s();
@@ -224,6 +231,9 @@ class Diloco final : public Sync {
     if (sparse_ && !options_.error_feedback && replica_.model_group.rank() == 0)
       replica_.replica_group.world().log().warn(
           "sync.island.error_feedback = false: what the wire leaves out of a round is lost, which is most of what was learned in it");
+    if (replica_.steps > 0 && replica_.steps <= options_.start_after)
+      base::fail_input("sync.island.start_after = {}: the run has {} steps, so no round would take place: use less", options_.start_after,
+                       replica_.steps);
     if (replica_.steps > 0 && replica_.steps < every)
       base::fail_input("sync.island.every = {}: the run has {} steps, so no round would take place: use less", every, replica_.steps);
     if (!streaming_) return;
@@ -239,13 +249,20 @@ class Diloco final : public Sync {
   // The step of each `every` at which a fragment leaves: evenly spaced, the last at the end.
   int64_t sent_at(int f) const { return (f + 1) * (options_.every / split_.count) % options_.every; }
   int64_t last_sent_before(int64_t step, int f) const {
+    if (is_start(step)) return step;
     const int64_t last = step - ((step - sent_at(f)) % options_.every + options_.every) % options_.every;
-    return std::max<int64_t>(last, 0);
+    return std::max<int64_t>(last, options_.start_after);
   }
   bool under_way(int64_t step, int f) const {
     const int64_t last = last_sent_before(step, f);
-    return last > 0 && step < last + delay_;
+    return last > 0 && !is_start(last) && step < last + delay_;
   }
+  // Whether islands may join by this round. One that joins takes part from the next step on.
+  bool admits(int f, int64_t step) const {
+    return (replica_.steps == 0 || step + delay_ < replica_.steps) && (!is_start(step) || f + 1 == split_.count);
+  }
+  // Whether the islands average after this step.
+  bool is_start(int64_t step) const { return step <= options_.start_after; }
   std::vector<int> in_order_of_sending() const {
     std::vector<int> order(fragments_.size());
     for (size_t f = 0; f < order.size(); ++f) order[f] = static_cast<int>(f);
@@ -257,7 +274,7 @@ class Diloco final : public Sync {
 
   // A function of the round that `step` lies in, so a resumed run needs no counter.
   double momentum_at(int64_t step) const {
-    const double round = static_cast<double>((step - 1) / options_.every), full = static_cast<double>(options_.outer_warmup);
+    const double round = static_cast<double>((step - 1 - options_.start_after) / options_.every), full = static_cast<double>(outer_warmup_);
     return options_.outer_momentum * (round < full ? round / full : 1);
   }
 
@@ -274,7 +291,7 @@ class Diloco final : public Sync {
     drift_ = relative_norm(one.sent, one.anchor);
     const at::Tensor tokens = tokens_[f];
     // An island that joined a run in progress counts from its first full interval on.
-    const bool whole = began_ == 0 || step - began_ >= options_.every;
+    const bool whole = began_ == 0 || is_start(step) || step - began_ >= options_.every;
     weights_[f].fill_(!whole ? 0 : options_.weights == IslandWeights::tokens ? std::max<double>(1, tokens.item<double>()) : 1);
     tokens.zero_();
     one.last_sent = step;
@@ -283,16 +300,16 @@ class Diloco final : public Sync {
   void start(int f, int64_t step, int part) {
     Fragment& one = fragments_[static_cast<size_t>(f)];
     auto exchange = exchange_->send({.fragment = f,
-                                     .compressor = sparse_ && part >= split_.count ? exact_.get() : compressor_.get(),
+                                     .compressor = is_start(step) || (sparse_ && part >= split_.count) ? exact_.get() : compressor_.get(),
                                      .step = step,
                                      .part = part,
                                      .weight = weights_[f].item<double>(),
                                      .seconds = step_s_,
                                      .wants_to_stop = wants_to_stop_ && !exchange_->may_leave(),
-                                     .admits = replica_.steps == 0 || step + delay_ < replica_.steps},
+                                     .admits = admits(f, step)},
                                     one.sent);
     in_flight_[f].fill_(1);
-    pending_.push_back({f, step + delay_, std::move(exchange)});
+    pending_.push_back({f, step + (is_start(step) ? 0 : delay_), std::move(exchange)});
   }
 
   IslandExchange::Lineage lineage() const { return {static_cast<uint64_t>(lineage_[0].item<int64_t>()), lineage_[1].item<int64_t>() != 0}; }
@@ -311,6 +328,9 @@ class Diloco final : public Sync {
     trouble_.note(ending, now, exchange_->waiting_for());
   }
 
+  void apply_due(int64_t step) {
+    while (!is_interrupted() && !pending_.empty() && pending_.front().due <= step) apply_outer_step(is_start(step) ? 0 : blend_, step);
+  }
   // Waits for the oldest fragment in flight and takes the outer step with it.
   void apply_outer_step(double blend, int64_t now) {
     PendingFragment pending = std::move(pending_.front());
@@ -379,6 +399,10 @@ class Diloco final : public Sync {
 
   // Products and sums stay unfused: the anchor must be bitwise identical on all kinds of machines.
   void outer_step(const at::Tensor& anchor, const at::Tensor& momentum, const at::Tensor& gradient, int64_t step) const {
+    if (is_start(step)) {  // the mean
+      anchor.sub_(gradient);
+      return;
+    }
     const double keep = momentum_at(step);
     momentum.mul_(keep).add_(gradient);
     anchor.sub_(momentum.mul(keep).add_(gradient).mul_(outer_lr_));
@@ -424,6 +448,7 @@ class Diloco final : public Sync {
   const bool streaming_;
   const int64_t delay_;
   const double blend_, outer_lr_;
+  const int64_t outer_warmup_;
   std::unique_ptr<const Compressor> compressor_, exact_;
   const bool sparse_;
   const MergeRule rule_;
@@ -454,47 +479,6 @@ std::unique_ptr<Sync> make_diloco(const SyncOptions& options, Replica replica) {
 }
 std::unique_ptr<Sync> make_streaming_diloco(const SyncOptions& options, Replica replica) {
   return std::make_unique<Diloco>(options, replica, /*streaming=*/true);
-}
-
-RuleKeys diloco_keys() {
-  using O = OuterOptions;
-  const base::Schema<O> schema{
-      "sync.island",
-      "With kind = \"diloco\" or \"streaming_diloco\": islands take local steps; what they moved by is the gradient of an outer optimizer.",
-      {{"every", &O::every, "Steps between two rounds.", base::at_least(1)},
-       {"outer_lr", &O::outer_lr, "Learning rate of the outer optimizer. 0: 0.7 for diloco, 0.4 for streaming_diloco.", base::at_least(0)},
-       {"outer_momentum", &O::outer_momentum, "Nesterov momentum of the outer optimizer.", base::between(0, 0.999)},
-       {"outer_warmup", &O::outer_warmup,
-        "Rounds in which the outer momentum grows from 0. The first updates of a fresh model are long and all in one direction, and full "
-        "momentum would overshoot.",
-        base::at_least(0)},
-       {"weights", &O::weights, "How much each island counts: all the same, or by the tokens that it learned from.", kIslandWeightsNames},
-       {"pace", &O::pace,
-        "equal: every island takes every step; own: slower islands skip steps, so that all reach a round at about the same time (use "
-        "weights = \"tokens\" with it).",
-        kPaceNames},
-       {"error_feedback", &O::error_feedback,
-        "What the wire rounds away or drops stays on the island and is part of its next message. Default: true with topk and randk."}}};
-  RuleKeys keys = keys_in(schema, &SyncOptions::outer);
-  keys.read = [schema](base::Recipe& recipe, SyncOptions& options) {
-    options.outer.error_feedback = is_sparse(wire_of(options));
-    options.outer = recipe.read(schema, options.outer);
-  };
-  return keys;
-}
-
-RuleKeys streaming_diloco_keys() {
-  using O = OuterOptions;
-  return keys_in(
-      base::Schema<O>{"sync.island",
-                      "With kind = \"streaming_diloco\": the model travels fragment by fragment while the islands train on.",
-                      {{"fragment_layers", &O::fragment_layers, "Layers of a fragment, about.", base::at_least(1)},
-                       {"pattern", &O::pattern, "Which layers a fragment has: every n-th layer, or neighbours.", kFragmentPatternNames},
-                       {"extras", &O::extras, "Parameters outside of layers: a fragment of their own, or each in the smallest one.",
-                        kExtraParametersNames},
-                       {"delay", &O::delay, "Steps that a fragment may take to travel; the islands train on meanwhile.", base::at_least(0)},
-                       {"blend", &O::blend, "Share of the island's own values that stays when a fragment arrives.", base::between(0, 1)}}},
-      &SyncOptions::outer);
 }
 
 }  // namespace cairn::sync

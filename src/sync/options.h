@@ -55,7 +55,8 @@ struct OuterOptions {
   int64_t every = 30;  // H: inner steps between two rounds
   double outer_lr = 0;
   double outer_momentum = 0.9;
-  int64_t outer_warmup = 0;
+  int64_t outer_warmup = -1;  // -1: kOuterWarmup, or all rounds of a shorter run
+  int64_t start_after = 0;
   IslandWeights weights = IslandWeights::uniform;
   Pace pace = Pace::equal;
   int64_t fragment_layers = 3;

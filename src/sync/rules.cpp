@@ -13,8 +13,8 @@ std::unique_ptr<Sync> make_streaming_diloco(const SyncOptions& options, Replica 
 std::unique_ptr<Sync> make_noloco(const SyncOptions& options, Replica replica);            // noloco.cpp
 std::unique_ptr<Sync> make_co2(const SyncOptions& options, Replica replica);               // co2.cpp
 std::unique_ptr<Sync> make_gossip(const SyncOptions& options, Replica replica);            // gossip.cpp
-RuleKeys diloco_keys();
-RuleKeys streaming_diloco_keys();
+RuleKeys diloco_keys();                                                                    // diloco_keys.cpp
+RuleKeys streaming_diloco_keys();                                                          // diloco_keys.cpp
 RuleKeys noloco_keys();
 RuleKeys co2_keys();
 RuleKeys gossip_keys();

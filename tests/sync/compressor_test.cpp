@@ -26,7 +26,7 @@ SyncOptions sparse_diloco(const std::string& wire, double lr, double momentum) {
   SyncOptions options{.kind = "diloco"};
   options.exchange.wire = wire;
   options.exchange.keep = kKeep;
-  options.outer = {.every = 4, .outer_lr = lr, .outer_momentum = momentum, .error_feedback = true};
+  options.outer = {.every = 4, .outer_lr = lr, .outer_momentum = momentum, .outer_warmup = 0, .error_feedback = true};
   return options;
 }
 

@@ -15,6 +15,7 @@ using namespace std::chrono_literals;
 
 SyncOptions plain(int64_t every, double lr, double momentum) {
   SyncOptions options{.kind = "diloco"};
+  options.outer.outer_warmup = 0;
   options.outer.every = every;
   options.outer.outer_lr = lr;
   options.outer.outer_momentum = momentum;
@@ -328,6 +329,7 @@ TEST(Diloco, ASlowerIslandLeavesStepsOutSoThatNobodyWaits) {
   constexpr int64_t kSteps = 240;
   for (const Pace pace : {Pace::equal, Pace::own}) {
     SyncOptions options{.kind = "diloco"};
+    options.outer.outer_warmup = 0;
     options.outer.every = 12;
     options.outer.weights = IslandWeights::tokens;
     options.outer.pace = pace;
@@ -369,8 +371,69 @@ TEST(Diloco, ASlowerIslandLeavesStepsOutSoThatNobodyWaits) {
   }
 }
 
+// Up to step `start` by the mean after every step, then DiLoCo in rounds that end at multiples of `every`.
+at::Tensor start_by_hand(int islands, int64_t start, int64_t steps, int64_t every, double lr, double momentum) {
+  std::vector<ToyModel> models(static_cast<size_t>(islands));
+  at::Tensor anchor = models[0].flat(), velocity = at::zeros_like(anchor);
+  for (int64_t step = 1; step <= steps; ++step) {
+    at::Tensor mean = at::zeros_like(anchor);
+    for (int island = 0; island < islands; ++island) {
+      models[static_cast<size_t>(island)].step(island, step);
+      mean += (anchor - models[static_cast<size_t>(island)].flat()) / islands;
+    }
+    if (step > start && step % every != 0) continue;
+    if (step <= start) {
+      anchor = anchor - mean;
+    } else {
+      velocity = velocity * momentum + mean;
+      anchor = anchor - lr * (mean + momentum * velocity);
+    }
+    for (ToyModel& model : models) {
+      int64_t at = 0;
+      for (const mesh::NamedTensor& one : model.parameters) {
+        one.tensor.copy_(anchor.narrow(0, at, one.tensor.numel()));
+        at += one.tensor.numel();
+      }
+    }
+  }
+  return anchor;
+}
+
+TEST(Diloco, AveragesEveryStepUntilItStarts) {
+  for (const int islands : {2, 3}) {
+    SyncOptions options = plain(4, 0.7, 0.9);
+    options.outer.start_after = 6;
+    const std::vector<ToyEnd> ends = train_toys(islands, {.options = options, .steps = 16});
+    EXPECT_LT(furthest(ends[0].global_model, start_by_hand(islands, 6, 16, 4, 0.7, 0.9)), 1e-6);
+    EXPECT_TRUE(at::equal(ends[0].global_model, ends[1].global_model));
+    EXPECT_GT(furthest(ends[0].global_model, start_by_hand(islands, 0, 16, 4, 0.7, 0.9)), 1e-4);
+  }
+}
+
+TEST(StreamingDiloco, AveragesEveryStepUntilItStarts) {
+  // Averaging by hand ends at the same model only if no fragment was late or blended while it started.
+  SyncOptions options = streaming(8, 1, 0, 2, 0.5);
+  options.outer.start_after = 7;
+  const std::vector<ToyEnd> start = train_toys(3, {.options = options, .steps = 8, .finish = true});
+  EXPECT_LT(furthest(start[0].global_model, start_by_hand(3, 8, 8, 8, 1, 0)), 1e-5);
+  const std::vector<ToyEnd> ends = train_toys(3, {.options = options, .steps = 20});
+  EXPECT_TRUE(at::equal(ends[0].global_model, ends[1].global_model) && at::equal(ends[0].global_model, ends[2].global_model));
+}
+
+TEST(Diloco, TheMomentumGrowsOverTheRunIfItIsShort) {
+  SyncOptions options = plain(2, 0.7, 0.9), asked = options;
+  options.outer.outer_warmup = -1;
+  asked.outer.outer_warmup = 6;
+  EXPECT_TRUE(at::equal(train_toys(2, {.options = options, .steps = 12})[0].global_model,
+                        train_toys(2, {.options = asked, .steps = 12})[0].global_model));
+  asked.outer.outer_warmup = 20;
+  EXPECT_TRUE(at::equal(train_toys(2, {.options = options, .steps = 100})[0].global_model,
+                        train_toys(2, {.options = asked, .steps = 100})[0].global_model));
+}
+
 TEST(Diloco, MomentumGrowsOverTheFirstRoundsWhereAskedTo) {
   SyncOptions options{.kind = "diloco"};
+  options.outer.outer_warmup = 0;
   options.outer.every = 2;
   options.outer.outer_warmup = 4;
   const std::vector<ToyEnd> ends = train_toys(2, {.options = options, .steps = 12});

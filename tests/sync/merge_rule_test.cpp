@@ -54,7 +54,7 @@ TEST(Merge, BoundsWhatOneIslandCanDo) {
 // An island of five that sends nonsense from the third round on.
 ToyEnd with_a_liar(MergeKind rule, float nonsense) {
   SyncOptions options{.kind = "diloco"};
-  options.outer = {.every = 4, .outer_lr = 0.7, .outer_momentum = 0.9};
+  options.outer = {.every = 4, .outer_lr = 0.7, .outer_momentum = 0.9, .outer_warmup = 0};
   options.exchange.merge = rule;
   std::vector<ToyEnd> ends(5);
   harness::on_ranks(5, [&](comm::World& world) {
@@ -84,7 +84,7 @@ TEST(Islands, RefuseMessagesOfAnotherRecipe) {
   comm::LocalNetwork network(3, {.seed = 4});
   const auto errors = network.run([&](comm::World& world) {
     SyncOptions options{.kind = "diloco"};
-    options.outer = {.every = 4, .outer_lr = world.rank() == 2 ? 0.5 : 0.7, .outer_momentum = 0.9};
+    options.outer = {.every = 4, .outer_lr = world.rank() == 2 ? 0.5 : 0.7, .outer_momentum = 0.9, .outer_warmup = 0};
     options.exchange.timeout_s = 1;
     ends[static_cast<size_t>(world.rank())] = train_toy(world, {.options = options, .steps = 8});
   });

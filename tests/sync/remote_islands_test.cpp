@@ -20,6 +20,7 @@ const comm::Key kKey = comm::fresh_key();
 
 SyncOptions streaming(const std::string& wire) {
   SyncOptions options{.kind = "streaming_diloco"};
+  options.outer.outer_warmup = 0;
   options.exchange.wire = wire;
   options.exchange.timeout_s = 20;
   options.outer.every = 8;
@@ -30,6 +31,7 @@ SyncOptions streaming(const std::string& wire) {
 
 SyncOptions plain() {
   SyncOptions options{.kind = "diloco"};
+  options.outer.outer_warmup = 0;
   options.exchange.timeout_s = 20;
   options.outer.every = 5;
   return options;

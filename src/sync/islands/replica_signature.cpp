@@ -16,9 +16,9 @@ uint64_t signature_of(const SyncOptions& options, const Replica& replica) {
   const Co2Options& c = options.co2;
   const GossipOptions& g = options.gossip;
   std::string text =
-      fmt::format("{} {} {} {} {} | {} {} {} {} {} {} {} {} | {} {} {} {} {} | {} {} {} {} {} {} | {} {} {} {} {} {} | {}", options.kind,
+      fmt::format("{} {} {} {} {} | {} {} {} {} {} {} {} {} {} | {} {} {} {} {} | {} {} {} {} {} {} | {} {} {} {} {} {} | {}", options.kind,
                   wire_of(options), options.exchange.keep, base::enum_name(kMergeKindNames, options.exchange.merge), options.exchange.trim,
-                  o.every, outer_lr_of(options), o.outer_momentum, o.outer_warmup, o.fragment_layers,
+                  o.every, outer_lr_of(options), o.outer_momentum, o.outer_warmup, o.start_after, o.fragment_layers,
                   base::enum_name(kFragmentPatternNames, o.pattern), base::enum_name(kExtraParametersNames, o.extras), o.delay, n.every,
                   n.group, n.outer_lr, n.outer_momentum, n.pull, c.every, c.outer_lr, c.outer_momentum,
                   base::enum_name(kStalenessGapNames, c.gap), c.gap_value, c.clip, g.every, base::enum_name(kTopologyNames, g.topology),

@@ -75,7 +75,11 @@ class DecisionLog {
   void set_removed() { removed_ = true; }
   // This island is no member, and becomes one under its present incarnation.
   void set_entering();
-  void set_joined() { removed_ = false; }
+  // It has become one. Whoever has applied this many entries knows of it; 0: not known.
+  void set_joined(uint64_t known_since) {
+    removed_ = false;
+    if (member_since_ == 0) member_since_ = known_since;
+  }
 
   // Whether this island trains in the lineage. One that enters leaves the lead to one that does.
   void set_works(int island, bool works) { works_[static_cast<size_t>(island)] = works; }

@@ -114,7 +114,7 @@ void IslandMembership::listen() {
       return;
     std::memcpy(&head, message.body.data(), sizeof head);
     if (head.number != ++forwards_received_) misses_round_ = true;
-    ForwardedRound round{message.tag.step, message.tag.part, head.now, head.defined != 0, Incarnations(known_.size())};
+    ForwardedRound round{message.tag.step, message.tag.part, head.now, head.defined != 0, head.applied, Incarnations(known_.size())};
     std::memcpy(round.members.data(), message.body.data() + sizeof head, known_.size() * sizeof(uint64_t));
     forwarded_.push_back(std::move(round));
   });
@@ -349,7 +349,8 @@ void IslandMembership::wait_until_connected(const Incarnations& members) {
       if (island != messenger_.me() && members[static_cast<size_t>(island)] != 0 && messenger_.lost(island)) return false;
     return true;
   };
-  while (!ended_by_tick_ && !wait_briefly(connected) && messenger_.now() - begun < kReachLimit) poll();
+  const Nanoseconds limit = std::min<Nanoseconds>(kReachLimit, quorum_.timeout());
+  while (!ended_by_tick_ && !wait_briefly(connected) && messenger_.now() - begun < limit) poll();
 }
 
 void IslandMembership::leave(int64_t step, const State& state, const std::function<bool()>& tick) {

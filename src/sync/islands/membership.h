@@ -92,6 +92,7 @@ class IslandMembership {
     int32_t part = 0;
     int64_t now = 0;
     bool defined = false;
+    uint64_t applied = 0;  // entries of the log on the sponsor
     Incarnations members;  // after the round
   };
 

@@ -35,7 +35,8 @@ inline std::span<const std::byte> bytes_of(const at::Tensor& row) {
 struct ForwardedHeader {
   int64_t now = 0;
   int64_t defined = 0;
-  int64_t number = 0;  // counted from the state on: the newcomer must miss none
+  int64_t number = 0;    // counted from the state on: the newcomer must miss none
+  uint64_t applied = 0;  // entries of the log, that of the round's decision among them
 };
 
 }  // namespace cairn::sync::membership

@@ -92,6 +92,7 @@ std::optional<StartPoint> IslandMembership::join(int sponsor, State& own) {
     ask_all();
   }
   StartPoint start_point{.step = sent, .state_replaced = true};
+  uint64_t applied = 0;  // entries of the log that say that this island takes part
   took_state_ = true;
   if (!receive_state(sponsor, sponsor_incarnation_, state)) return std::nullopt;
   messenger_.send(sponsor, {Kind::ready, 0, 0}, {}, comm::Purpose::control);
@@ -115,6 +116,7 @@ std::optional<StartPoint> IslandMembership::join(int sponsor, State& own) {
     const at::Tensor gradient = take_forwarded_round(round.step, round.part, state.anchors[f].numel());
     if (gradient.defined()) outer_step_(state.anchors[f], state.momenta[f], gradient, round.step);
     start_point.step = round.now;
+    applied = round.applied;
     start_point.joined = round.members[me] == messenger_.incarnation(messenger_.me());
     if (start_point.joined && (steps_ == 0 || round.now < steps_)) break;  // else the last rounds have begun without this island
   }
@@ -122,7 +124,7 @@ std::optional<StartPoint> IslandMembership::join(int sponsor, State& own) {
   decisions_.set_votes(true);
   start_point.epoch = mine_.epoch = known_[static_cast<size_t>(sponsor)].status.epoch;
   entered_epoch_ = std::max(entered_epoch_, start_point.epoch);
-  decisions_.set_joined();
+  decisions_.set_joined(applied);
   set_status(Phase::works, start_point.step, 0, false);
   log_.info("joined the other islands: {} train together from step {} on", quorum_.count(), start_point.step + 1);
   return start_point;
@@ -153,7 +155,7 @@ void IslandMembership::forward_round(const Incarnations& members, int64_t step, 
       sponsored_[i] = 0;
       continue;
     }
-    std::vector<std::byte> body = bytes_of(ForwardedHeader{now, gradient.defined() ? 1 : 0, ++forwards_sent_[i]});
+    std::vector<std::byte> body = bytes_of(ForwardedHeader{now, gradient.defined() ? 1 : 0, ++forwards_sent_[i], decisions_.applied()});
     body.insert(body.end(), after.begin(), after.end());
     if (gradient.defined())
       messenger_.send(static_cast<int>(i), {Kind::merged_update, step, part}, bytes_of(gradient), comm::Purpose::state);

@@ -40,7 +40,7 @@ const std::vector<Bench>& benches() {
        bench_islands},
       {"kernels", "Kernels of a training step on a GPU against the plain operations they stand for, bf16: GB/s, attention TFLOP/s.",
        bench_kernels},
-      {"ladder", "The ladder wiring against the standard one along tp, on links slowed down until messages are half of a step: step time.",
+      {"ladder", "The ladder wiring against the standard one along tp, on slowed links: step time of training, tokens/s of generation.",
        bench_ladder},
       {"parallel",
        "Layouts on 2 and 4 ranks of this CPU against PyTorch's DDP, FSDP2 and pipeline schedules (Gloo): step time, bytes, memory.",

@@ -1,5 +1,5 @@
-// The ladder wiring against the standard one: real processes along tp on links that are slowed down until messages take about half of a
-// standard step. Both are ours; what differs is what hides behind what.
+// The ladder wiring against the standard one, real processes along tp. Training: on links that are slowed down until messages take about
+// half of a standard step. Generation: on links of 3 ms. Both are ours; what differs is what hides behind what.
 #include <algorithm>
 #include <filesystem>
 
@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/metrics.h"
 #include "study/benches.h"
+#include "study/generation_rates.h"
 #include "study/process.h"
 
 namespace cairn::study {
@@ -58,6 +59,14 @@ std::vector<BenchRow> bench_ladder(const BenchOptions& options, base::Log& log) 
     }
     rows.push_back(compare(name, ladder, standard, "ms a step", Better::lower, 1.2));
   }
+  for (const int tp : {2, 4}) {
+    const std::string name = fmt::format("generate-tp-{}", tp);
+    if (!options.only.empty() && options.only != name) continue;
+    log.info("{}: cairn generate on links of 3 ms", name);
+    const WiringRates rates = measure_generation(options.program, options.scratch, {.tp = tp, .links = "3ms", .rounds = kRounds}, log);
+    rows.push_back(compare(name, rates.ladder, rates.standard, "tokens/s", Better::higher, 1.3));
+  }
+  if (rows.empty()) base::fail_input("--case {}: the cases are tp-2, tp-4, tp-8, generate-tp-2 and generate-tp-4", options.only);
   return rows;
 }
 

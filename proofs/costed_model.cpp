@@ -13,6 +13,7 @@
 #include "mesh/axes.h"
 #include "model/decoder/decoder.h"
 #include "model/objective.h"
+#include "parallel/generate/sharded_generator.h"
 #include "parallel/layout/make_plan.h"
 #include "parallel/pass.h"
 #include "parallel/state/parameter_store.h"
@@ -144,6 +145,29 @@ TpStepTimes time_tp_step(const TpStepRun& run) {
     }
   });
   return times;
+}
+
+double time_tp_token(const TpStepRun& run) {
+  constexpr int64_t kTimed = 4;
+  std::vector<double> at;
+  on_links(run.tp, run.link, [&](comm::World& world) {
+    const auto model = make_costed_model(world, model::make_decoder(run.shape), run.block_s);
+    const parallel::Plan plan = parallel::generation_plan({.axes = {{"tp", run.tp}}, .ranks = {}, .parts = {}}, *model);
+    const auto weights =
+        parallel::allocate_shards(*model, plan, parallel::model_shard(*model, plan, world.rank()), at::TensorOptions().dtype(at::kFloat));
+    weights->flat().fill_(0.01);
+    model::Buffers buffers = model->make_buffers(at::kFloat);
+    parallel::ShardedGenerator sharded({.world = world, .model = *model, .plan = plan, .weights = *weights, .buffers = buffers});
+    if (!sharded.drives()) return sharded.follow();
+    const model::GenerateRequest request{{1, 2, 3}};
+    const model::GenerateOptions options{.tokens = kTimed + 1, .length_max = run.shape.length, .sampling = {.temperature = 0}};
+    sharded.generate({&request, 1}, options, [&](int64_t, int32_t) {
+      at.push_back(base::seconds(world.clock().now()));
+      return true;
+    });
+    sharded.close();
+  });
+  return (at.back() - at.front()) / kTimed;
 }
 
 double time_one_sum(const TpStepRun& run) {

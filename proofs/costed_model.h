@@ -31,7 +31,7 @@ struct TpStepRun {
   int tp = 4;
   comm::LinkModel link;
   double block_s = 0;
-  bool training = false;              // else a forward pass: a token that is decoded
+  bool training = false;              // else a forward pass
   bool overlap_residual_sums = true;  // Call::overlap_residual_sums
   int64_t batch = 1, length = 1;
 };
@@ -40,6 +40,10 @@ struct TpStepTimes {
   std::vector<TimeSpan> computed, summed;  // on the first rank, from the begin of the step
 };
 TpStepTimes time_tp_step(const TpStepRun& run);
+
+// Seconds of a token that the product's sharded generation decodes with a KV cache, batch 1: everything between two tokens, with the
+// broadcast of the sampled one and the gathering of the logits.
+double time_tp_token(const TpStepRun& run);
 
 // What one sum over the ranks takes for a run's tokens, with nothing else going on.
 double time_one_sum(const TpStepRun& run);

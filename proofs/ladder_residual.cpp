@@ -12,9 +12,8 @@
 #include "base/random.h"
 #include "comm/local/local.h"
 #include "kernels/aten.h"
-#include "kernels/gemm.h"
-#include "kernels/swiglu.h"
 #include "model/decoder/decoder.h"
+#include "model/generate/cached_blocks.h"
 #include "model/model.h"
 #include "proofs/costed_model.h"
 #include "proofs/gpu_runs.h"
@@ -23,6 +22,7 @@
 #include "proofs/layout_run.h"
 #include "proofs/timed_model.h"
 #include "study/claims.h"
+#include "study/generation_rates.h"
 #include "train/layout_trace.h"
 
 namespace cairn::study {
@@ -155,62 +155,94 @@ void picture(TpStepRun run, const std::string& folder) {
   base::write_atomically(std::filesystem::path(folder) / "ladder.svg", draw_lanes(drawn));
 }
 
-// 2. and 3. Blocks take a declared time in virtual time; links are such that a sum takes 0.8 of a block.
-void speed(const std::string& pictures, Findings& findings, base::Log& log) {
+// Blocks take a declared time in virtual time; links are such that a sum takes `sum_share` of a block.
+TpStepRun slow_links(bool training, double sum_share) {
   TpStepRun run;
   run.shape = shape_of("standard", 0);
   run.link = quick_links();
   run.link.latency = std::chrono::milliseconds(1);
-  for (const bool training : {false, true}) {
-    run.training = training;
-    run.batch = training ? 2 : 1;
-    run.length = training ? 16 : 1;
-    run.block_s = time_one_sum(run) / 0.8;
-    const Wirings of = time_wirings(run);
-    log.info(
-        "{}: standard {:.1f} ms, by blocking all-reduces {:.1f} ms, the gradient's behind weight gradients {:.1f} ms, ladder {:.1f} ms, "
-        "links "
-        "that cost nothing {:.1f} ms",
-        training ? "a training step" : "a token", of.standard * 1e3, of.blocking * 1e3, of.hidden_back * 1e3, of.ladder * 1e3,
-        of.free_of_charge * 1e3);
-    if (!training) picture(run, pictures);
-    const char* item = training ? "3. a training step" : "2. decoding, batch 1";
-    findings.at_least(fmt::format("{}, tp=4, a sum takes 0.8 of a block: standard / ladder", item), 1, of.standard / of.ladder,
-                      training ? 1.25 : 1.35);
-    findings.at_least(fmt::format("{}: standard by blocking all-reduces / ladder", item), 1, of.blocking / of.ladder,
-                      training ? 1.25 : 1.35);
-    if (!training)
-      findings.at_most("2. ladder / links that cost nothing", of.standard / of.free_of_charge, of.ladder / of.free_of_charge, 1.25);
-    TpStepRun quick = run;
-    quick.link = quick_links();
-    const Wirings none = time_wirings(quick);
-    findings.at_most(fmt::format("{}, links that cost nothing: ladder and standard apart by", item), 0,
-                     std::abs(none.ladder / none.standard - 1), 0.05);
+  run.training = training;
+  run.batch = training ? 2 : 1;
+  run.length = training ? 16 : 1;
+  run.block_s = time_one_sum(run) / sum_share;
+  return run;
+}
+
+// Seconds of a token, decoded by the product's generation with a KV cache. The standard wiring waits for each all-reduce.
+struct TokenTimes {
+  double standard = 0, ladder = 0;
+};
+TokenTimes time_tokens(TpStepRun run, const comm::LinkModel& link) {
+  run.link = link;
+  TokenTimes times;
+  for (const bool ladder : {false, true}) {
+    run.shape.residual = ladder ? "ladder" : "standard";
+    run.shape.ladder_layers.clear();
+    for (int64_t layer = 0; ladder && layer < run.shape.layers; ++layer) run.shape.ladder_layers.push_back(layer);
+    (ladder ? times.ladder : times.standard) = time_tp_token(run);
   }
+  return times;
+}
+
+// 2. Decoding.
+void decoding(const std::string& pictures, Findings& findings, base::Log& log) {
+  const TpStepRun run = slow_links(/*training=*/false, 0.8);
+  const TokenTimes slow = time_tokens(run, run.link), quick = time_tokens(run, quick_links());
+  log.info("a token: standard {:.1f} ms, ladder {:.1f} ms, links that cost nothing {:.1f} ms", slow.standard * 1e3, slow.ladder * 1e3,
+           quick.standard * 1e3);
+  picture(run, pictures);
+  findings.at_least("2. decoding with a KV cache, batch 1, tp=4, a sum takes 0.8 of a block: standard / ladder", 1,
+                    slow.standard / slow.ladder, 1.35);
+  findings.at_most("2. ladder / links that cost nothing", slow.standard / quick.standard, slow.ladder / quick.standard, 1.25);
+  findings.at_most("2. decoding, links that cost nothing: ladder and standard apart by", 0, std::abs(quick.ladder / quick.standard - 1),
+                   0.05);
+}
+
+// 2. Real processes: `cairn generate` on links of 3 ms.
+void generation(const ProofOptions& options, Findings& findings, base::Log& log) {
+  const WiringRates rates = measure_generation(options.program, options.scratch, {.tp = 2, .links = "3ms"}, log);
+  findings.at_least("2. cairn generate --mesh tp=2 --links 3ms, processes, tokens/s: ladder / standard", 1, rates.ratio(), 1.3);
+}
+
+// 3. Training steps.
+void speed(Findings& findings, base::Log& log) {
+  TpStepRun run = slow_links(/*training=*/true, 0.8);
+  const Wirings of = time_wirings(run);
+  log.info(
+      "a training step: standard {:.1f} ms, by blocking all-reduces {:.1f} ms, the gradient's behind weight gradients {:.1f} ms, ladder "
+      "{:.1f} ms, links that cost nothing {:.1f} ms",
+      of.standard * 1e3, of.blocking * 1e3, of.hidden_back * 1e3, of.ladder * 1e3, of.free_of_charge * 1e3);
+  findings.at_least("3. a training step, tp=4, a sum takes 0.8 of a block: standard / ladder", 1, of.standard / of.ladder, 1.25);
+  findings.at_least("3. a training step: standard by blocking all-reduces / ladder", 1, of.blocking / of.ladder, 1.25);
+  TpStepRun quick = run;
+  quick.link = quick_links();
+  const Wirings none = time_wirings(quick);
+  findings.at_most("3. a training step, links that cost nothing: ladder and standard apart by", 0,
+                   std::abs(none.ladder / none.standard - 1), 0.05);
   for (const int tp : {2, 4, 8}) {
     run.tp = tp;
-    run.training = true;
-    run.batch = 2, run.length = 16;
     run.block_s = time_one_sum(run) / 1.5;  // three parts of compute and two sums for each block: half of a step is sums
-    const Wirings of = time_wirings(run);
+    const Wirings half = time_wirings(run);
     findings.at_least(fmt::format("a training step of which sums are {:.0f} %, tp={}: standard / ladder",
-                                  100 * (1 - of.free_of_charge / of.standard), tp),
-                      1, of.standard / of.ladder, 1.2);
+                                  100 * (1 - half.free_of_charge / half.standard), tp),
+                      1, half.standard / half.ladder, 1.2);
   }
 }
 
 // A 70B model that decodes at tp=8, batch 1, from two published rates of the standard wiring: one with messages, one without. What the
-// runtime makes of blocks and sums that take so long, where the two do not slow each other down: a real card's do a little.
+// product's generation makes of blocks and sums that take so long, where the two do not slow each other down: a real card's do a little.
 // `block_s`: as measured; 0: as published.
 void prediction(Findings& findings, base::Log& log, double block_s = 0) {
   constexpr double kBlocks = 160, kWithoutMessages = 110.6;  // tokens/s
   struct Links {
     const char* name;
-    double standard, published_ladder, least;
+    double standard, published_ladder, least, most;
   };
-  for (const Links& of : {Links{"fast links", 77.4, 101.2, 1.2}, Links{"slow links", 51.7, 82.6, 1.45}}) {
+  for (const Links& of : {Links{"fast links", 77.4, 101.2, 1.2, 1.4}, Links{"slow links", 51.7, 82.6, 1.45, 1.75}}) {
     TpStepRun run;
     run.shape = shape_of("standard", 0);
+    run.shape.layers = static_cast<int64_t>(kBlocks) / 2;  // as many as the 70B model has; their width takes no virtual time
+    run.shape.embed = 64, run.shape.head_dim = 8, run.shape.mlp = 64;
     run.tp = 8;
     run.link = quick_links();
     run.link.latency = std::chrono::milliseconds(1);
@@ -218,42 +250,52 @@ void prediction(Findings& findings, base::Log& log, double block_s = 0) {
     run.block_s = block_s > 0 ? block_s : published_s;
     const double per_ms = time_one_sum(run);
     run.link.latency = std::chrono::nanoseconds(static_cast<int64_t>(1e6 * sum_s / per_ms));
-    const Wirings times = time_wirings(run);
-    const double gain = times.blocking / times.ladder, standard = 1 / kBlocks / (run.block_s + sum_s);
+    const TokenTimes times = time_tokens(run, run.link);
+    const double gain = times.standard / times.ladder;
     log.info("70B, tp=8, {}: block {:.1f} us, sum {:.1f} us: standard {:.1f} tokens/s, ladder {:.1f} predicted, {:.1f} published", of.name,
-             run.block_s * 1e6, sum_s * 1e6, standard, standard * gain, of.published_ladder);
-    findings.at_least(
-        fmt::format("70B at tp=8, {}, predicted from {} block and published sum times: standard / ladder (baseline: published)", of.name,
-                    block_s > 0 ? "measured" : "published"),
-        of.published_ladder / of.standard, gain, of.least);
+             run.block_s * 1e6, sum_s * 1e6, 1 / times.standard, 1 / times.ladder, of.published_ladder);
+    const std::string claim = fmt::format("70B at tp=8, {}, predicted from {} block and published sum times: standard / ladder", of.name,
+                                          block_s > 0 ? "measured" : "published");
+    findings.at_least(claim + " (baseline: published)", of.published_ladder / of.standard, gain, of.least);
+    findings.at_most(claim + ", upper end of the range", of.published_ladder / of.standard, gain, of.most);
   }
 }
 
-// One block of a 70B model at tp=8 that decodes one token, on this card: its matrices alone, which are nearly all that a rank reads; norms,
-// rotation and attention over a short text come on top, so that blocks take longer and the ladder gains less than this says.
+// One block of a 70B model at tp=8 that decodes one token after 1,024 others, on this card: the product's blocks with a KV cache, in the
+// widths that one of 8 ranks has.
 double block_seconds_on_gpu(base::Log& log) {
-  constexpr int64_t kWide = 8192, kHeadRows = (8 + 2) * 128, kMixed = 8 * 128, kInner = 28672 / 8;
-  const auto matrix = [](int64_t rows, int64_t columns) {
-    return at::randn({rows, columns}, at::TensorOptions().dtype(at::kBFloat16).device(at::kCUDA));
+  const at::NoGradGuard no_grad;
+  constexpr int64_t kPositions = 1024, kGpuLayers = 8;  // more weights than the caches hold
+  const model::DecoderShape shape{.vocab = 256,
+                                  .embed = 8192,
+                                  .layers = kGpuLayers,
+                                  .heads = 8,
+                                  .kv_heads = 1,
+                                  .head_dim = 128,
+                                  .mlp = 28672 / 8,
+                                  .length = kPositions + 64};
+  const auto model = model::make_decoder(shape);
+  const auto on_gpu = at::TensorOptions().dtype(at::kBFloat16).device(at::kCUDA);
+  const model::FlatWeights weights(model->layout(), at::empty({model->elements()}, on_gpu).normal_(0, 0.02));
+  model::Buffers buffers = model->make_buffers(on_gpu.dtype(at::kFloat));
+  const mesh::Axes alone;
+  // Without the first and the last block, the embedding and the head.
+  model::CachedBlocks blocks({.model = *model,
+                              .weights = weights,
+                              .buffers = buffers,
+                              .axes = alone,
+                              .first = 1,
+                              .last = model->blocks().size() - 1,
+                              .rows = 1,
+                              .length_max = shape.length});
+  blocks.grow(kPositions + 1);
+  const auto run = [&](int64_t begin, int64_t tokens) {
+    model::Values values;
+    values.put("hidden.0", at::ones({1, tokens, shape.embed}, on_gpu));
+    blocks.run(values, begin, 0, 1);
   };
-  struct Layer {
-    at::Tensor qkv, out, gate_up, down;
-  };
-  std::vector<Layer> layers;  // more than the caches hold
-  for (int i = 0; i < 8; ++i)
-    layers.push_back({matrix(kHeadRows, kWide), matrix(kWide, kMixed), matrix(2 * kInner, kWide), matrix(kWide, kInner)});
-  const at::Tensor x = matrix(1, kWide), rows = matrix(1, kHeadRows), inner = matrix(1, 2 * kInner), gated = matrix(1, kInner),
-                   y = matrix(1, kWide);
-  const double seconds = gpu_seconds([&] {
-    for (const Layer& layer : layers) {
-      kernels::linear(rows, x, layer.qkv);
-      kernels::linear(y, rows.narrow(1, 0, kMixed), layer.out);
-      kernels::linear(inner, x, layer.gate_up);
-      kernels::swiglu(gated, inner);
-      kernels::linear(y, gated, layer.down);
-    }
-  });
-  const double block = seconds / static_cast<double>(2 * layers.size());
+  run(0, kPositions);
+  const double block = gpu_seconds([&] { run(kPositions, 1); }) / static_cast<double>(2 * kGpuLayers);
   log.info("a block of a 70B model at tp=8, one token: {:.1f} us", block * 1e6);
   return block;
 }
@@ -289,16 +331,19 @@ void quality(const ProofOptions& options, Findings& findings, base::Log& log) {
     train_layout({.recipe = small_decoder(seeded, all), .ranks = 1, .out = out});
     return out;
   };
-  double worst = 0;
+  // One seed says little: after so few steps the ratio of a single seed lies 3 % to either side (docs/measurements), which is what seeds
+  // make of the standard wiring too. So the claim is about the mean.
+  double ladder_sum = 0, standard_sum = 0;
   std::filesystem::path first;
   for (uint64_t seed = options.seed; seed < options.seed + 3; ++seed) {
     const std::filesystem::path standard = train("standard", steps, seed, {});
     if (first.empty()) first = standard;
     const double of_ladder = eval_of(train("ladder", steps, seed, {"model.residual=ladder"})), of_standard = eval_of(standard);
-    log.info("  validation loss: standard {:.4f}, ladder {:.4f}", of_standard, of_ladder);
-    worst = std::max(worst, of_ladder / of_standard);
+    log.info("  validation loss: standard {:.4f}, ladder {:.4f}, ratio {:.4f}", of_standard, of_ladder, of_ladder / of_standard);
+    ladder_sum += of_ladder, standard_sum += of_standard;
   }
-  findings.at_most(fmt::format("4. validation loss of ladder / standard after {} steps, worst of 3 seeds", steps), 1, worst, 1.02);
+  findings.at_most(fmt::format("4. validation loss of ladder / standard after {} steps, mean of 3 seeds", steps), 1,
+                   ladder_sum / standard_sum, 1.02);
 
   const double before = eval_of(first);
   const auto convert = [&](const std::string& name, const std::string& layers, int64_t of_steps, double rate) {
@@ -319,7 +364,9 @@ void quality(const ProofOptions& options, Findings& findings, base::Log& log) {
 void prove_ladder_residual(const ProofOptions& options, Findings& findings, base::Log& log) {
   exactness(options, findings, log);
   two_tensors(options, findings);
-  speed(options.pictures, findings, log);
+  decoding(options.pictures, findings, log);
+  generation(options, findings, log);
+  speed(findings, log);
   prediction(findings, log);
   quality(options, findings, log);
 }

@@ -12,19 +12,24 @@
 
 namespace cairn::cli {
 
-struct TrainArguments {
-  std::string recipe, data, out, resume, mesh, plan, links, sync, transport = "net", device = "cpu";
-  std::vector<std::string> sets;
-  int nproc = 1;
+// Where the ranks of a command run and how they reach each other.
+struct LaunchArguments {
+  std::string links, transport = "net";
+  int nproc = 1;  // on this machine
   bool nproc_given = false;
+  // Several machines.
+  int nnodes = 0, node_rank = -1;  // 0 and -1: not given
+  std::string rendezvous, address, key, tls_authority, tls_certificate, tls_key;
+};
+
+struct TrainArguments : LaunchArguments {
+  std::string recipe, data, out, resume, mesh, plan, sync, device = "cpu";
+  std::vector<std::string> sets;
   int64_t seed = -1;
   int islands = 0;                // 0: not given
   int island = -1, founders = 0;  // -1 and 0: not given
   std::string meet, listen;
   bool dry_run = false, allow_oversize = false;
-  // Several machines.
-  int nnodes = 0, node_rank = -1;  // 0 and -1: not given
-  std::string rendezvous, address, key, tls_authority, tls_certificate, tls_key;
 };
 
 struct VerifyArguments {
@@ -47,7 +52,8 @@ struct KeyArguments {
 };
 
 struct GenerateArguments {
-  std::string folder, prompt, prompt_file, domain;
+  std::string folder, prompt, prompt_file, domain, mesh;
+  LaunchArguments launch;  // with a mesh; its nproc follows from it
   ComputeOptions on;
   std::vector<int64_t> ids;
   std::vector<std::string> stops;

@@ -29,7 +29,7 @@ int run_guarded(const std::function<int()>& program);
 
 // Each runs one command and returns the exit code. `command_line` holds the arguments, for starting ranks with the same ones.
 int train_command(const TrainArguments& a, const std::vector<std::string>& command_line);
-int generate_command(const GenerateArguments& a);
+int generate_command(const GenerateArguments& a, const std::vector<std::string>& command_line);
 int chat_command(const ChatArguments& a);
 int eval_command(const EvalArguments& a);
 int replay_command(const ReplayArguments& a);

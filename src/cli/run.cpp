@@ -50,7 +50,7 @@ int run_command(const Arguments& arguments, const std::vector<std::string>& comm
     case Command::train:
       return train_command(arguments.train, command_line);
     case Command::generate:
-      return generate_command(arguments.generate);
+      return generate_command(arguments.generate, command_line);
     case Command::chat:
       return chat_command(arguments.chat);
     case Command::eval:

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include "base/check.h"
 #include "base/files.h"
@@ -87,6 +88,15 @@ void Pretrained::load_into(const mesh::NamedTensors& parameters) const {
   if (adapter) merge_adapter(parameters, *adapter, shape);
 }
 
+void Pretrained::visit(const std::vector<model::Parameter>& parameters, const std::function<void(size_t, const at::Tensor&)>& take) const {
+  mesh::NamedTensors wanted;
+  const auto options = at::TensorOptions().dtype(at::kFloat).device(adapter ? at::kCPU : at::kMeta);
+  for (const model::Parameter& one : parameters) wanted.push_back({one.name, at::empty(one.shape, options)});
+  if (!adapter) return weights.visit(wanted, take, aliases_of(shape, wanted));
+  load_into(wanted);
+  for (size_t i = 0; i < wanted.size(); ++i) take(i, std::exchange(wanted[i].tensor, {}));
+}
+
 void check_tensors(const model::DecoderShape& shape, const WeightFiles& weights) {
   const std::string config = fs::path(weights.path()).parent_path() / "config.json";
   if (shape.layers > std::max(kLayersBuilt, weights.size()))
@@ -105,9 +115,10 @@ void check_tensors(const model::DecoderShape& shape, const WeightFiles& weights)
 
 namespace {
 
-void check_memory(const Pretrained& opened) {
+void check_memory(const Pretrained& opened, double share) {
   const auto decoder = model::make_decoder(opened.shape);
-  const int64_t bytes = decoder->elements() * static_cast<int64_t>(sizeof(float)), machine = base::machine_bytes();
+  const auto bytes = static_cast<int64_t>(share * static_cast<double>(decoder->elements()) * sizeof(float)),
+             machine = base::machine_bytes();
   if (machine > 0 && bytes > machine)
     base::fail_input("{}: its {} parameters take {} in fp32, and this machine has {}", opened.path,
                      base::human_count(static_cast<double>(decoder->elements())), base::human_bytes(bytes), base::human_bytes(machine));
@@ -115,13 +126,13 @@ void check_memory(const Pretrained& opened) {
 
 }  // namespace
 
-Pretrained open_pretrained(const std::string& folder, base::Log& log) {
+Pretrained open_pretrained(const std::string& folder, base::Log& log, double share) {
   Pretrained opened;
   opened.path = model_folder(folder, log);
   opened.shape = shape_in(opened.path);
   opened.weights = WeightFiles::open(opened.path);
   check_tensors(opened.shape, opened.weights);
-  check_memory(opened);
+  check_memory(opened, share);
   if (const fs::path training = fs::path(opened.path) / "training"; base::path_exists(training / "adapter.safetensors"))
     opened.adapter = read_snapshot_adapter(training);
   for (const char* name : kTexts)

@@ -1,12 +1,14 @@
 // Hugging Face directories: opened for reading, and written so that `transformers` opens them.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
 
 #include "mesh/named_tensor.h"
 #include "model/decoder/shape.h"
+#include "model/parameter.h"
 #include "snapshot/adapter.h"
 #include "snapshot/weight_files.h"
 
@@ -28,10 +30,14 @@ struct Pretrained {
 
   // Copies the weights into the parameters of a model of this shape; an adapter is merged into them.
   void load_into(const mesh::NamedTensors& parameters) const;
+  // Calls `take` for each parameter of a model of this shape in order, with its index and a view of the whole tensor, from which a rank
+  // copies its shard. Only what is copied is read from the files; with an adapter, this process holds the whole model for a while.
+  void visit(const std::vector<model::Parameter>& parameters, const std::function<void(size_t, const at::Tensor&)>& take) const;
 };
 
 // DIR may be a Hugging Face directory, a snapshot, or a run directory (its newest good snapshot). The manifest of a snapshot is checked.
-Pretrained open_pretrained(const std::string& folder, base::Log& log);
+// `share`: the fraction of the parameters that ranks of this machine load. Throws bad_input if it does not fit into memory.
+Pretrained open_pretrained(const std::string& folder, base::Log& log, double share = 1);
 
 // Throws bad_input unless the tensors are those of a model of this shape, naming what is missing, unexpected or of another shape.
 void check_tensors(const model::DecoderShape& shape, const WeightFiles& weights);

@@ -152,6 +152,13 @@ void WeightFiles::load_into(const mesh::NamedTensors& into, const Aliases& alias
   }
 }
 
+void WeightFiles::visit(const mesh::NamedTensors& wanted, const std::function<void(size_t, const at::Tensor&)>& take,
+                        const Aliases& aliases) const {
+  check(wanted, aliases);
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < wanted.size(); ++i) take(i, view(found_name(wanted[i].name, aliases)));
+}
+
 void check_finite(const at::Tensor& tensor, const std::string& path, const std::string& name) {
   // A sum costs no memory. Only where it is not finite, which large numbers can do too, is each element asked.
   if (std::isfinite(tensor.sum().item<double>()) || at::isfinite(tensor).all().item<bool>()) return;

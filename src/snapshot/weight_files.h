@@ -1,5 +1,6 @@
 // The tensors of a Hugging Face directory: model.safetensors, or the shards that model.safetensors.index.json lists.
 #pragma once
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -41,6 +42,10 @@ class WeightFiles {
   // Checks, then copies into these by name, to their device and dtype (bf16, fp16, fp32 and fp64 are converted). A tensor with a number
   // that is not finite is refused as damaged.
   void load_into(const mesh::NamedTensors& into, const Aliases& aliases = {}) const;
+  // Checks, then calls `take` for each wanted tensor in order, with its index and a view of it in the file, in the file's dtype. Only what
+  // `take` reads of it is read.
+  void visit(const mesh::NamedTensors& wanted, const std::function<void(size_t, const at::Tensor&)>& take,
+             const Aliases& aliases = {}) const;
 
  private:
   void add(Safetensors file);

@@ -100,6 +100,68 @@ TEST_F(GenerateCommand, RefusesWhatItCannotDo) {
   EXPECT_NE(refused({"chat", "run", "--temperature", "-1"}).find("--temperature -1"), std::string::npos);
 }
 
+TEST_F(GenerateCommand, GivesTheSameTextsOnSeveralRanks) {
+  scratch->file("prompts.txt", "One\nTwo children went\nA");
+  const std::vector<std::string> drawn{"--prompt-file", "prompts.txt", "--tokens", "6", "--samples", "2", "--temperature", "1.2"};
+  const std::vector<base::Json> one = texts(drawn);
+  const auto on = [&](std::vector<std::string> ranks) {
+    ranks.insert(ranks.end(), drawn.begin(), drawn.end());
+    return texts(ranks);
+  };
+  for (const std::vector<std::string>& ranks :
+       std::vector<std::vector<std::string>>{{"--mesh", "tp=2"}, {"--mesh", "pp=2"}, {"--mesh", "pp=2,tp=2", "--transport", "local"}}) {
+    const std::vector<base::Json> several = on(ranks);
+    ASSERT_EQ(several.size(), one.size()) << ranks[1];
+    for (size_t i = 0; i < one.size(); ++i) {
+      for (const char* key : {"prompt", "sample", "prompt_ids", "ids", "text", "stopped"})
+        EXPECT_EQ(several[i][key], one[i][key]) << ranks[1] << ", " << key << " of text " << i;
+      for (size_t t = 0; t < one[i]["ids"].size(); ++t)
+        EXPECT_NEAR(several[i]["log_probabilities"][t].get<double>(), one[i]["log_probabilities"][t].get<double>(), 1e-4);
+    }
+  }
+}
+
+TEST_F(GenerateCommand, ReadsItsShardsFromAHuggingFaceDirectory) {
+  ASSERT_EQ(cairn(*scratch, {"snapshot", "export", "run", "--out", "hf", "--dtype", "bf16"}).code, 0);
+  const auto ids = [&](std::vector<std::string> ranks) {
+    std::vector<std::string> arguments{"generate", "hf", "--json", "--prompt", "One", "--tokens", "5", "--greedy"};
+    arguments.insert(arguments.end(), ranks.begin(), ranks.end());
+    const Outcome outcome = cairn(*scratch, arguments);
+    EXPECT_EQ(outcome.code, 0) << outcome.output;
+    const size_t begin = outcome.output.find("\"ids\":");
+    return outcome.output.substr(begin, outcome.output.find(']', begin) - begin);
+  };
+  const std::string one = ids({});
+  EXPECT_NE(one.find(','), std::string::npos);
+  EXPECT_EQ(ids({"--mesh", "tp=2", "--transport", "local"}), one);
+}
+
+TEST_F(GenerateCommand, WritesTextOnceHoweverManyRanksThereAre) {
+  const Outcome outcome = cairn(*scratch, {"generate", "run", "--prompt", "One", "--tokens", "3", "--mesh", "tp=2", "--stop", "\x01"});
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_EQ(outcome.output.find("One"), 0u) << outcome.output;
+  EXPECT_EQ(outcome.output.find("One", 1), std::string::npos) << outcome.output;
+  EXPECT_EQ(outcome.output.find(" tokens/s"), outcome.output.rfind(" tokens/s"));
+}
+
+TEST_F(GenerateCommand, RefusesMeshesBeforeItStartsRanks) {
+  const auto on = [&](const std::string& mesh) { return refused({"generate", "run", "--prompt", "a", "--mesh", mesh}); };
+  EXPECT_NE(on("dp=2").find("--mesh dp=2: generation shards a model along tp and pp"), std::string::npos);
+  EXPECT_NE(on("pp=5").find("--mesh pp=5: 5 stages, and the model has 4 blocks; use at most pp=4"), std::string::npos);
+  EXPECT_NE(on("tp=3").find("2 query and 1 key heads cannot be split over so many ranks"), std::string::npos);
+  EXPECT_NE(on("tq=2").find("tq"), std::string::npos);
+  EXPECT_NE(refused({"generate", "run", "--mesh", "tp=2", "--nproc", "3"}).find("--nproc 3 --mesh tp=2: the mesh is 2 ranks"),
+            std::string::npos);
+  EXPECT_NE(refused({"generate", "run", "--mesh", "tp=2", "--links", "3"}).find("--links"), std::string::npos);
+  EXPECT_NE(refused({"generate", "none", "--mesh", "tp=2"}).find("none: no such directory"), std::string::npos);
+}
+
+TEST_F(GenerateCommand, ReportsAWrongPromptOnceAndEndsAllRanks) {
+  const std::string output = refused({"generate", "run", "--ids", "99999", "--mesh", "tp=2"});
+  EXPECT_NE(output.find("--ids: 99999 is not in the vocabulary of 260"), std::string::npos) << output;
+  EXPECT_EQ(output.find("99999"), output.rfind("99999")) << output;
+}
+
 TEST_F(GenerateCommand, ChatAnswersLineByLineAndKnowsItsCommands) {
   scratch->file("said.txt", "/help\nHi\nAnd you?\nOnce more\n/reset\n\n" + std::string(300, 'x') + "\n/quit\nnever\n");
   const std::string program = std::string(CAIRN_BINARY_DIR) + "/cairn";

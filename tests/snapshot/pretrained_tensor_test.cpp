@@ -65,6 +65,16 @@ void expect_equal(const mesh::NamedTensors& found, const mesh::NamedTensors& exp
   for (size_t i = 0; i < found.size(); ++i) EXPECT_TRUE(at::equal(found[i].tensor, expected[i].tensor)) << found[i].name;
 }
 
+// What a rank copies its shards from.
+void expect_visited(const Pretrained& opened, const mesh::NamedTensors& expected) {
+  size_t next = 0;
+  opened.visit(model::make_decoder(opened.shape)->parameters(), [&](size_t i, const at::Tensor& whole) {
+    EXPECT_EQ(i, next++);
+    EXPECT_TRUE(at::equal(whole.to(at::kFloat), expected[i].tensor)) << expected[i].name;
+  });
+  EXPECT_EQ(next, expected.size());
+}
+
 template <typename Act>
 std::string why_refused(const Act& act) {
   try {
@@ -104,6 +114,7 @@ TEST(Pretrained, GivesBackWhatItWroteForEveryFamilyInOneFileOrMany) {
       const mesh::NamedTensors found = empty_of(shape);
       opened.load_into(found);
       expect_equal(found, expected);
+      expect_visited(opened, expected);
     }
 }
 
@@ -138,6 +149,7 @@ TEST(Pretrained, ReadsTheNamesThatOtherWritersUse) {
     const mesh::NamedTensors found = empty_of(shape);
     open_pretrained(scratch / family, log).load_into(found);
     expect_equal(found, expected);
+    expect_visited(open_pretrained(scratch / family, log), expected);
   }
 }
 

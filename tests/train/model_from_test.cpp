@@ -184,6 +184,8 @@ mesh::NamedTensors merged(const fs::path& folder) {
   const auto decoder = model::make_decoder(opened.shape);
   const mesh::NamedTensors views = decoder->layout().views(at::empty({decoder->elements()}));
   opened.load_into(views);
+  opened.visit(decoder->parameters(),
+               [&](size_t i, const at::Tensor& whole) { EXPECT_TRUE(at::equal(whole, views[i].tensor)) << views[i].name; });
   return views;
 }
 

@@ -9,6 +9,9 @@ class App;
 
 namespace cairn::cli {
 
+// The options of several machines, of every command that runs on ranks.
+void add_machines(CLI::App* command, LaunchArguments& a);
+
 CLI::App* add_train(CLI::App& app, TrainArguments& a);
 CLI::App* add_replay(CLI::App& app, ReplayArguments& a);
 CLI::App* add_plan(CLI::App& app, PlanArguments& a);

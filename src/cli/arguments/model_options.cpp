@@ -50,7 +50,28 @@ CLI::App* add_generate(CLI::App& app, GenerateArguments& a) {
   command->add_option("--domain", a.domain, "Of an ensemble: take the prior of this domain");
   command->add_flag("--json", a.json, "A line of JSON for each text: ids, text, log-probabilities, why it ended");
   add_compute_options(command, a.on);
+  const char* ranks = "Several ranks: the model and its KV cache are sharded over processes";
+  command
+      ->add_option("--mesh", a.mesh,
+                   "How ranks shard the model: tp=2 by heads and widths, pp=2 by layers, or both: tp=2,pp=2. Starts as many processes")
+      ->group(ranks);
+  command->add_option("--nproc", a.launch.nproc, "Ranks to start on this machine (default: what --mesh says, over all machines)")
+      ->check(CLI::Range(1, 1 << 20))
+      ->each([&a](const std::string&) { a.launch.nproc_given = true; })
+      ->group(ranks);
+  command
+      ->add_option(
+          "--transport", a.launch.transport,
+          "How ranks exchange messages: net (processes), nccl (net, and NCCL between GPUs), mpi (processes that mpirun started) or local "
+          "(threads on a virtual network)")
+      ->check(CLI::IsMember({"local", "net", "nccl", "mpi"}))
+      ->capture_default_str()
+      ->group(ranks);
+  command->add_option("--links", a.launch.links, "Try out slower links between the ranks: latency and bandwidth, as 3ms,1Gbit (see train)")
+      ->group(ranks);
+  add_machines(command, a.launch);
   add_sampling(command, a.options, a.seed);
+  command->footer("Under torchrun, srun or mpirun, with --mesh, each process is one rank.");
   command->add_flag("--greedy", a.greedy, "Always the likeliest token")->group("Sampling");
   return command;
 }

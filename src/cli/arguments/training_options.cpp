@@ -9,6 +9,18 @@
 
 namespace cairn::cli {
 
+void add_machines(CLI::App* command, LaunchArguments& a) {
+  const char* several = "Several machines: run the same command on each, with its own --node-rank";
+  command->add_option("--nnodes", a.nnodes, "How many machines")->check(CLI::Range(1, 1 << 16))->group(several);
+  command->add_option("--node-rank", a.node_rank, "Which of them this is, from 0")->check(not_negative())->group(several);
+  command->add_option("--rendezvous", a.rendezvous, "HOST:PORT where they meet: an address of machine 0")->group(several);
+  command->add_option("--key", a.key, "The run's key file, the same everywhere (`cairn key FILE` makes one)")->group(several);
+  command->add_option("--address", a.address, "Where the others reach this machine (default: as machine 0 sees it)")->group(several);
+  command->add_option("--tls-authority", a.tls_authority, "Instead of a key: the trusted certificate authority (PEM)")->group(several);
+  command->add_option("--tls-certificate", a.tls_certificate, "This machine's certificate (PEM)")->group(several);
+  command->add_option("--tls-key", a.tls_key, "Its private key (PEM)")->group(several);
+}
+
 CLI::App* add_train(CLI::App& app, TrainArguments& a) {
   CLI::App* command = app.add_subcommand("train", "Train a model; without arguments a small one, on built-in stories, in about a minute");
   command->add_option("recipe", a.recipe, "A recipe (TOML); without one every key has its default");
@@ -42,7 +54,8 @@ CLI::App* add_train(CLI::App& app, TrainArguments& a) {
   command->add_option("--resume", a.resume,
                       "Continue a run: its directory, or `auto` for the newest one (of this recipe or data, if given)");
   command->add_flag("--dry-run", a.dry_run, "Show what would run and the memory of each rank, and stop; exits with 1 if it does not fit");
-  command->add_flag("--allow-oversize", a.allow_oversize, "Train although the estimate of --dry-run does not fit into memory or onto the disk");
+  command->add_flag("--allow-oversize", a.allow_oversize,
+                    "Train although the estimate of --dry-run does not fit into memory or onto the disk");
   const char* apart = "Remote islands: each is its own run, with the same recipe and key, and may come and go";
   command->add_option("--island", a.island, "Which of the --islands this is, from 0; --mesh says how it is laid out")
       ->check(not_negative())
@@ -58,15 +71,7 @@ CLI::App* add_train(CLI::App& app, TrainArguments& a) {
                    "Number of islands that wait for each other before the first step; more may join later (default: all)")
       ->check(positive())
       ->group(apart);
-  const char* several = "Several machines: run the same command on each, with its own --node-rank";
-  command->add_option("--nnodes", a.nnodes, "How many machines")->check(CLI::Range(1, 1 << 16))->group(several);
-  command->add_option("--node-rank", a.node_rank, "Which of them this is, from 0")->check(not_negative())->group(several);
-  command->add_option("--rendezvous", a.rendezvous, "HOST:PORT where they meet: an address of machine 0")->group(several);
-  command->add_option("--key", a.key, "The run's key file, the same everywhere (`cairn key FILE` makes one)")->group(several);
-  command->add_option("--address", a.address, "Where the others reach this machine (default: as machine 0 sees it)")->group(several);
-  command->add_option("--tls-authority", a.tls_authority, "Instead of a key: the trusted certificate authority (PEM)")->group(several);
-  command->add_option("--tls-certificate", a.tls_certificate, "This machine's certificate (PEM)")->group(several);
-  command->add_option("--tls-key", a.tls_key, "Its private key (PEM)")->group(several);
+  add_machines(command, a);
   command->footer(
       "Under torchrun, srun or mpirun each process is one rank, without --nproc.\n"
       "Every recipe key with its default and range: cairn reference");

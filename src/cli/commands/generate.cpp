@@ -1,12 +1,16 @@
 // `cairn generate`: continues prompts with a trained model.
 #include "model/generate/generate.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <exception>
+#include <functional>
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/checksum.h"
 #include "base/clock.h"
 #include "base/files.h"
 #include "base/json.h"
@@ -16,8 +20,13 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/environment.h"
+#include "cli/launch/rank_process.h"
+#include "cli/launch/rank_setups.h"
+#include "cli/recipe_overrides.h"
 #include "cli/text/language_model.h"
 #include "cli/text/streaming_text.h"
+#include "comm/world.h"
+#include "parallel/generate/sharded_generator.h"
 
 namespace cairn::cli {
 namespace {
@@ -94,44 +103,53 @@ base::OrderedJson json_of(const Prompt& prompt, int64_t sample, const model::Gen
           {"stopped", model::name(answer.finish_reason)}};
 }
 
-}  // namespace
-
-int generate_command(const GenerateArguments& a) {
-  auto terminal = std::make_shared<base::Terminal>();
-  base::Log log({.level = base::Level::warn, .terminal = terminal, .file = {}});
+// The options as generate() takes them, for a model that is open.
+model::GenerateOptions generation_options(const GenerateArguments& a, const LanguageModel& model) {
   model::GenerateOptions options = a.options;
   if (a.greedy) options.sampling.temperature = 0;
-  check(options.sampling);
-  for (const std::string& stop : a.stops)
-    if (stop.empty()) base::fail_input("--stop: an empty text is everywhere; give one that is not");
-  at::set_num_threads(processors());
-  LanguageModel model = open_language_model(a.folder, log, a.on, a.domain);
-  if (!a.stops.empty()) model.require_tokenizer("--stop");
-  const std::vector<Prompt> prompts = prompts_of(model, a);
-  int64_t longest = 0;
-  for (const Prompt& prompt : prompts) longest = std::max(longest, static_cast<int64_t>(prompt.ids.size()));
-  model.prepare_for_length(longest + options.tokens);
   options.length_max = model.shape.length;
   if (model.tokenizer) options.vocab = model.tokenizer->vocab_size();
   if (!a.ignore_end) options.stops = model.stops;
+  return options;
+}
 
+// One request for each sample of each prompt.
+std::vector<model::GenerateRequest> requests_of(const GenerateArguments& a, const std::vector<Prompt>& prompts) {
   const base::Random random = base::Random(static_cast<uint64_t>(a.seed)).for_purpose("generate");
   std::vector<model::GenerateRequest> requests;
   for (const Prompt& prompt : prompts)
     for (int64_t sample = 0; sample < a.samples; ++sample)
       requests.push_back({prompt.ids, random.for_index(static_cast<uint64_t>(sample))});
+  return requests;
+}
+
+int64_t longest_of(const std::vector<Prompt>& prompts) {
+  int64_t longest = 0;
+  for (const Prompt& prompt : prompts) longest = std::max(longest, static_cast<int64_t>(prompt.ids.size()));
+  return longest;
+}
+
+using Generate = std::function<std::vector<model::GeneratedText>(std::span<const model::GenerateRequest>, const model::GenerateOptions&,
+                                                                 const model::OnToken&)>;
+
+// Continues the prompts by `generate` and prints the texts: a single one as it grows, else each when all are done. A requested stop ends
+// them early.
+void write_texts(const GenerateArguments& a, const LanguageModel& model, const std::vector<Prompt>& prompts, const base::Stop* stop,
+                 const Generate& generate) {
+  base::Terminal terminal;
+  const std::vector<model::GenerateRequest> requests = requests_of(a, prompts);
   std::vector<StreamingText> texts(requests.size(), StreamingText(a.stops));
   const bool alone = requests.size() == 1 && !a.json && model.tokenizer;
   if (alone) put(base::printable(prompts[0].text));
   const base::RealClock clock;
-  const std::vector<model::GeneratedText> answers =
-      model::generate(*model.model, *model.weights, model.buffers, requests, options, [&](int64_t request, int32_t id) {
-        if (!model.tokenizer) return true;
-        StreamingText& text = texts[static_cast<size_t>(request)];
-        const std::string now = text.add(model.tokenizer->piece(id));
-        if (alone) put(base::printable(now));
-        return !text.stopped();
-      });
+  const std::vector<model::GeneratedText> answers = generate(requests, generation_options(a, model), [&](int64_t request, int32_t id) {
+    const bool stopped = stop && stop->requested();
+    if (!model.tokenizer) return !stopped;
+    StreamingText& text = texts[static_cast<size_t>(request)];
+    const std::string now = text.add(model.tokenizer->piece(id));
+    if (alone) put(base::printable(now));
+    return !text.stopped() && !stopped;
+  });
   const double took = base::seconds(clock.now());
 
   int64_t written = 0;
@@ -140,19 +158,121 @@ int generate_command(const GenerateArguments& a) {
     const Prompt& prompt = prompts[i / static_cast<size_t>(a.samples)];
     written += static_cast<int64_t>(answers[i].ids.size());
     if (a.json) {
-      terminal->line(base::compact(json_of(prompt, sample, answers[i], model.tokenizer ? &texts[i].text() : nullptr)));
+      terminal.line(base::compact(json_of(prompt, sample, answers[i], model.tokenizer ? &texts[i].text() : nullptr)));
     } else if (alone) {
       put(base::printable(texts[i].rest()) + "\n");
     } else if (model.tokenizer) {
-      if (i > 0) terminal->line("");
-      terminal->line(base::printable(prompt.text + texts[i].text()));
+      if (i > 0) terminal.line("");
+      terminal.line(base::printable(prompt.text + texts[i].text()));
     } else {
-      terminal->line(base::compact(base::Json(answers[i].ids)));
+      terminal.line(base::compact(base::Json(answers[i].ids)));
     }
   }
   std::fprintf(
       stderr, "%s\n",
       fmt::format("{} in {:.2f} s: {:.1f} tokens/s", base::plural(written, "token"), took, static_cast<double>(written) / took).c_str());
+}
+
+// The mesh of --mesh, without axes of one rank.
+mesh::Mesh generation_mesh(const GenerateArguments& a) {
+  mesh::Mesh mesh;
+  for (const mesh::Axis& axis : parse_mesh_axes(a.mesh))
+    if (axis.size > 1) mesh.axes.push_back(axis);
+  return mesh;
+}
+
+// Calls `read` on rank 0, which alone reads prompts, and returns there and on all other ranks the length of the position tables that it
+// returns. Where it refuses, the others end as quietly as for wrong input of their own. Collective.
+int64_t length_from_rank_0(comm::World& world, const std::function<int64_t()>& read) {
+  int64_t tokens = -1;
+  std::exception_ptr refused;
+  if (world.rank() == 0) {
+    try {
+      tokens = read();
+    } catch (const Error&) {
+      refused = std::current_exception();
+    }
+  }
+  world.everyone().broadcast({&tokens, 1, comm::Dtype::i64}, 0, {comm::Purpose::control, "generate length"}).wait_host();
+  if (refused) std::rethrow_exception(refused);
+  if (tokens < 0) base::fail_input("rank 0 refuses the prompts, and says why");
+  return tokens;
+}
+
+// Refuses ranks that have opened different models: the directory may differ from machine to machine.
+void check_same_model(comm::World& world, const LanguageModel& model) {
+  auto mine = static_cast<int64_t>(base::checksum(model.model->config_json()));
+  std::vector<int64_t> all(static_cast<size_t>(world.size()));
+  world.everyone()
+      .all_gather({all.data(), world.size(), comm::Dtype::i64}, {&mine, 1, comm::Dtype::i64}, {comm::Purpose::control, "model"})
+      .wait_host();
+  for (size_t rank = 1; rank < all.size(); ++rank)
+    if (all[rank] != all[0])
+      base::fail_input("{}: rank {} finds another model there than rank 0: every machine needs the same directory", model.path, rank);
+}
+
+// One rank of a sharded model. Rank 0 reads the prompts, samples and prints; the others follow.
+void generate_on_rank(const GenerateArguments& a, const mesh::Mesh& mesh, comm::World& world, const RankContext& context) {
+  if (world.size() != mesh.size()) base::fail_input("--mesh {}: is {} ranks, and {} were started", a.mesh, mesh.size(), world.size());
+  at::set_num_threads(context.threads);
+  LanguageModel model =
+      open_sharded_model(a.folder, world.log(), {.mesh = mesh, .rank = world.rank(), .ranks_here = context.ranks_here}, a.on);
+  check_same_model(world, model);
+  std::vector<Prompt> prompts;
+  model.prepare_for_length(length_from_rank_0(world, [&] {
+    if (!a.stops.empty()) model.require_tokenizer("--stop");
+    prompts = prompts_of(model, a);
+    return longest_of(prompts) + a.options.tokens;
+  }));
+  parallel::ShardedGenerator sharded(
+      {.world = world, .model = *model.model, .plan = *model.plan, .weights = *model.weights, .buffers = model.buffers});
+  if (!sharded.drives()) return sharded.follow();
+  write_texts(a, model, prompts, &context.stop,
+              [&](std::span<const model::GenerateRequest> requests, const model::GenerateOptions& options, const model::OnToken& on_token) {
+                return sharded.generate(requests, options, on_token);
+              });
+  sharded.close();
+}
+
+int generate_sharded(const GenerateArguments& a, const mesh::Mesh& mesh, const std::vector<std::string>& command_line) {
+  RankCommand command{.launch = a.launch,
+                      .device = a.on.device,
+                      .fingerprint = fmt::format("generate --mesh {} --device {} --precision {} --transport {}", a.mesh, a.on.device,
+                                                 a.on.precision, a.launch.transport),
+                      .command_line = command_line,
+                      .check =
+                          [&] {
+                            check_mesh(a.folder, mesh);
+                            if (!a.domain.empty())
+                              base::fail_input("--domain {}: {} is one model; only an ensemble has domains", a.domain, a.folder);
+                          },
+                      .body = [&](comm::World& world, const RankContext& context) { generate_on_rank(a, mesh, world, context); }};
+  const int nodes = a.launch.nproc_given ? node_place(a.launch).nnodes : std::max(1, a.launch.nnodes);
+  if (!a.launch.nproc_given) command.launch.nproc = std::max(1, mesh.size() / nodes);
+  if (nodes == 1 && command.launch.nproc != mesh.size())
+    base::fail_input("--nproc {} --mesh {}: the mesh is {} ranks; leave --nproc out", a.launch.nproc, a.mesh, mesh.size());
+  return run_on_ranks(command);
+}
+
+}  // namespace
+
+int generate_command(const GenerateArguments& a, const std::vector<std::string>& command_line) {
+  model::SamplingOptions sampling = a.options.sampling;
+  if (a.greedy) sampling.temperature = 0;
+  check(sampling);
+  for (const std::string& stop : a.stops)
+    if (stop.empty()) base::fail_input("--stop: an empty text is everywhere; give one that is not");
+  if (const mesh::Mesh mesh = generation_mesh(a); mesh.size() > 1) return generate_sharded(a, mesh, command_line);
+  base::Log log({.level = base::Level::warn, .terminal = std::make_shared<base::Terminal>(), .file = {}});
+  at::set_num_threads(processors());
+  LanguageModel model = open_language_model(a.folder, log, a.on, a.domain);
+  if (!a.stops.empty()) model.require_tokenizer("--stop");
+  const std::vector<Prompt> prompts = prompts_of(model, a);
+  model.prepare_for_length(longest_of(prompts) + a.options.tokens);
+  write_texts(a, model, prompts, nullptr,
+              [&](std::span<const model::GenerateRequest> requests, const model::GenerateOptions& options, const model::OnToken& on_token) {
+                return model::generate(*model.model, *model.weights, model.buffers, requests, options, on_token);
+              });
   return 0;
 }
 

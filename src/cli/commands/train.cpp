@@ -7,7 +7,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <thread>
 
 #include <fmt/format.h>
 
@@ -25,6 +24,7 @@
 #include "cli/environment.h"
 #include "cli/launch/launcher.h"
 #include "cli/launch/links.h"
+#include "cli/launch/rank_process.h"
 #include "cli/launch/rank_setups.h"
 #include "cli/launch/resumed_recipe.h"
 #include "cli/launch/run_directory.h"
@@ -193,28 +193,6 @@ void print_run_summary(const train::Result& result, const RunDirectory& run, bas
     terminal.line(fmt::format("stopped on request after step {}; continue with: cairn train --resume {}", result.step, run.path.string()));
 }
 
-// Runs `act`; an exception is sent to the other ranks before it leaves this one.
-template <typename Act>
-auto report_failure_to_peers(comm::World& world, Act act) {
-  try {
-    return act();
-  } catch (const std::exception& error) {
-    world.fail(error);
-    throw;
-  }
-}
-
-// Chooses this rank's GPU. Must run before CUDA starts.
-void assign_gpu(const TrainArguments& a, int local_rank, int local_size) {
-  if (a.device != "cuda") return;
-  const auto gpus = static_cast<int>(visible_gpus().size());
-  if (a.transport == "nccl" && local_size > std::max(gpus, 1))
-    base::fail_input(
-        "--transport nccl: {} ranks on this machine and {} GPU{}: each rank needs its own GPU. Start fewer ranks, or use --transport net",
-        local_size, gpus, gpus == 1 ? "" : "s");
-  select_gpu(local_rank);
-}
-
 // Whether this run is a remote island: one of several runs that find each other over the network.
 bool is_remote_island(base::Recipe recipe) { return train::is_remote_island(recipe.read(train::remote_island_schema())); }
 
@@ -349,12 +327,6 @@ int run_agent(const TrainArguments& a, const NodePlace& place, const ClaimedRun*
   return train::run_ranks(options, log, signals.stop());
 }
 
-// Compute threads of a rank. A launcher that binds its processes to cores has divided the cores already.
-int threads_per_rank(int ranks_here) {
-  const bool bound = processors() < static_cast<int>(std::thread::hardware_concurrency());
-  return std::max(1, bound ? processors() : processors() / ranks_here);
-}
-
 // This process is a rank that the agent started: its set-up is inherited as a file.
 int run_agent_rank(const TrainArguments& a, train::Start start, int setup_fd) {
   std::optional<RunDirectory> run;
@@ -363,7 +335,7 @@ int run_agent_rank(const TrainArguments& a, train::Start start, int setup_fd) {
   comm::NetSetup setup = train::inherited_setup(setup_fd);
   const auto here = static_cast<int>(setup.neighbours().size());
   start.threads = std::max(1, processors() / std::max(1, here));
-  assign_gpu(a, std::stoi(*variable("CAIRN_LOCAL_RANK")), here);
+  assign_gpu(a.device, a.transport, std::stoi(*variable("CAIRN_LOCAL_RANK")), here);
   const auto connect = [&](const base::Stop& stop) {
     return comm::make_net_transport(std::move(setup), {.links = links_among(a, setup.size), .stop = &stop});
   };
@@ -463,9 +435,7 @@ int start_run(TrainArguments a, train::Start start, const NodePlace& place, cons
 int train_command(const TrainArguments& given, const std::vector<std::string>& command_line) {
   TrainArguments a = with_ranks_of_mesh(given);
   const std::shared_ptr<const parallel::Plan> plan = read_given_plan(a);
-  if (parse_links(a.links) && (a.transport == "mpi" || a.transport == "nccl"))
-    base::fail_input("--links {}: the links of {} cannot be simulated: use --transport net or local", a.links, a.transport);
-  if (a.transport == "nccl" && a.device != "cuda") base::fail_input("--transport nccl: it joins GPUs: add --device cuda");
+  check_transport(a, a.device);
   const train::Start start{.out = {},
                            .resume = false,
                            .cache = cache_folder() / "data",
@@ -480,7 +450,7 @@ int train_command(const TrainArguments& given, const std::vector<std::string>& c
   if (launch) {
     set_variable("CAIRN_RANK", std::to_string(launch->rank));
     set_variable("CAIRN_LOCAL_RANK", std::to_string(launch->local_rank));
-    assign_gpu(a, launch->local_rank, launch->local_size);
+    assign_gpu(a.device, a.transport, launch->local_rank, launch->local_size);
   }
   if (a.transport == "mpi") return run_mpi_rank(a, start, launch);
   if (launch) return run_launched_rank(a, start, *launch);

@@ -17,7 +17,7 @@ namespace {
 constexpr auto kSiblingsDeadline = std::chrono::seconds(120);
 
 // Machines authenticate each other by a shared key or by certificates.
-std::unique_ptr<comm::Tls> make_tls(const TrainArguments& a) {
+std::unique_ptr<comm::Tls> make_tls(const LaunchArguments& a) {
   const std::string key = a.key.empty() ? variable("CAIRN_KEY").value_or("") : a.key;
   const bool certified = !a.tls_authority.empty() || !a.tls_certificate.empty() || !a.tls_key.empty();
   if (certified && !a.key.empty()) base::fail_input("--key and --tls-...: machines recognise each other by one or the other, not both");
@@ -33,7 +33,7 @@ std::unique_ptr<comm::Tls> make_tls(const TrainArguments& a) {
   return std::make_unique<comm::Tls>(comm::read_key(key));
 }
 
-comm::RendezvousOptions rendezvous_options(const TrainArguments& a, const std::string& place, const std::string& config_fingerprint,
+comm::RendezvousOptions rendezvous_options(const LaunchArguments& a, const std::string& place, const std::string& config_fingerprint,
                                            const base::Stop& stop, base::Terminal& terminal) {
   comm::RendezvousOptions options;
   options.endpoint = comm::parse_rendezvous_endpoint(place);
@@ -53,7 +53,7 @@ std::vector<comm::NetSetup> alone_on_this_machine(const std::vector<int>& ranks)
 }
 
 // The first rank of a machine makes the set-ups of all of them.
-comm::NetSetup lead(const TrainArguments& a, const Launch& launch, const std::string& config_fingerprint, const base::Stop& stop,
+comm::NetSetup lead(const LaunchArguments& a, const Launch& launch, const std::string& config_fingerprint, const base::Stop& stop,
                     base::Terminal& terminal) {
   comm::SiblingHost siblings(launch.job, launch.local_size, launch.rank, kSiblingsDeadline);
   const std::vector<int> ranks = siblings.ranks();
@@ -82,7 +82,7 @@ comm::NetSetup lead(const TrainArguments& a, const Launch& launch, const std::st
 
 }  // namespace
 
-NodePlace node_place(const TrainArguments& a) {
+NodePlace node_place(const LaunchArguments& a) {
   NodePlace place{.node_rank = std::max(a.node_rank, 0), .nnodes = a.nnodes, .rendezvous = std::nullopt};
   if (a.nnodes == 0) {
     if (const auto slurm = a.nproc_given ? detect_node(variable) : std::nullopt) {
@@ -108,7 +108,7 @@ NodePlace node_place(const TrainArguments& a) {
   return place;
 }
 
-std::vector<comm::NetSetup> meet_and_set_up(const TrainArguments& a, const NodePlace& place, const std::string& config_fingerprint,
+std::vector<comm::NetSetup> meet_and_set_up(const LaunchArguments& a, const NodePlace& place, const std::string& config_fingerprint,
                                             const base::Stop& stop, base::Terminal& terminal) {
   if (place.nnodes == 1) return comm::make_net_setups(a.nproc);
   const std::unique_ptr<comm::Tls> tls = make_tls(a);
@@ -116,7 +116,7 @@ std::vector<comm::NetSetup> meet_and_set_up(const TrainArguments& a, const NodeP
   return comm::rendezvous_nodes(spec, *tls, rendezvous_options(a, *place.rendezvous, config_fingerprint, stop, terminal));
 }
 
-comm::NetSetup join_launched(const TrainArguments& a, const Launch& launch, const std::string& config_fingerprint, const base::Stop& stop,
+comm::NetSetup join_launched(const LaunchArguments& a, const Launch& launch, const std::string& config_fingerprint, const base::Stop& stop,
                              base::Terminal& terminal) {
   if (launch.local_rank == 0) return lead(a, launch, config_fingerprint, stop, terminal);
   comm::Sibling self(launch.job, launch.local_rank, launch.local_size, launch.rank, kSiblingsDeadline + std::chrono::seconds(300));

@@ -12,15 +12,15 @@
 namespace cairn::cli {
 
 // This machine's place among several, from the command line or Slurm. Refuses options that contradict each other.
-NodePlace node_place(const TrainArguments& a);
+NodePlace node_place(const LaunchArguments& a);
 
 // Waits until all machines have met, and returns the set-ups of the ranks that this process will start. `config_fingerprint` must be the
 // same on all machines.
-std::vector<comm::NetSetup> meet_and_set_up(const TrainArguments& a, const NodePlace& place, const std::string& config_fingerprint,
+std::vector<comm::NetSetup> meet_and_set_up(const LaunchArguments& a, const NodePlace& place, const std::string& config_fingerprint,
                                             const base::Stop& stop, base::Terminal& terminal);
 
 // The set-up of this process, which a launcher started as one rank. Local rank 0 makes the set-ups of its machine and hands them out.
-comm::NetSetup join_launched(const TrainArguments& a, const Launch& launch, const std::string& config_fingerprint, const base::Stop& stop,
+comm::NetSetup join_launched(const LaunchArguments& a, const Launch& launch, const std::string& config_fingerprint, const base::Stop& stop,
                              base::Terminal& terminal);
 
 }  // namespace cairn::cli

@@ -17,6 +17,7 @@
 #include "kernels/device.h"
 #include "model/decoder/decoder.h"
 #include "model/options.h"
+#include "parallel/generate/sharded_generator.h"
 #include "snapshot/manifest.h"
 #include "snapshot/pretrained.h"
 
@@ -49,14 +50,32 @@ bool has_tokenizer(const snapshot::Pretrained& opened) {
   return false;
 }
 
-LanguageModel open_one(const std::string& folder, base::Log& log) {
-  const snapshot::Pretrained opened = snapshot::open_pretrained(folder, log);
+// Copies this rank's shards out of the files.
+void load_shards(LanguageModel& into, const snapshot::Pretrained& opened, const MeshPlace& place) {
+  into.plan = parallel::generation_plan(place.mesh, *into.model);
+  const parallel::ModelShard shard = parallel::model_shard(*into.model, *into.plan, place.rank);
+  into.weights = parallel::allocate_shards(*into.model, *into.plan, shard, at::kFloat);
+  const mesh::NamedTensors local = into.weights->layout().views(into.weights->flat());
+  opened.visit(into.model->parameters(), [&](size_t i, const at::Tensor& whole) {
+    if (!shard.parameters[i].here) return;
+    local[i].tensor.copy_(parallel::cut_out(whole, shard.parameters[i].local_shard));
+    snapshot::check_finite(local[i].tensor, opened.weights.path(), local[i].name);
+  });
+}
+
+LanguageModel open_one(const std::string& folder, base::Log& log, const MeshPlace* place = nullptr) {
+  const snapshot::Pretrained opened =
+      snapshot::open_pretrained(folder, log, place ? static_cast<double>(place->ranks_here) / place->mesh.size() : 1);
   LanguageModel found;
   found.path = opened.path;
   found.shape = opened.shape;
   found.model = model::make_decoder(opened.shape);
-  found.weights = std::make_unique<model::FlatWeights>(found.model->layout(), at::empty({found.model->elements()}));
-  opened.load_into(found.weights->layout().views(found.weights->flat()));
+  if (place) {
+    load_shards(found, opened, *place);
+  } else {
+    found.weights = std::make_unique<model::FlatWeights>(found.model->layout(), at::empty({found.model->elements()}));
+    opened.load_into(found.weights->layout().views(found.weights->flat()));
+  }
   found.trained_here = std::filesystem::exists(std::filesystem::path(opened.path) / snapshot::kManifestFile);
   if (has_tokenizer(opened)) found.tokenizer = data::open_tokenizer(opened.path);
   if (found.tokenizer) model::check_tokenizer_fits(opened.path, opened.shape.vocab, found.tokenizer->vocab_size());
@@ -143,19 +162,47 @@ std::vector<int32_t> LanguageModel::prompt_ids(std::string_view text, std::strin
   return ids;
 }
 
-LanguageModel open_language_model(const std::string& folder, base::Log& log, const ComputeOptions& on, const std::string& domain) {
+namespace {
+
+at::Device device_of(const ComputeOptions& on) {
   const at::Device device = kernels::device_from_name(on.device);
   if (on.precision == "bf16" && device.is_cpu())
     base::fail_input("--precision bf16: is for a GPU (--device cuda); a CPU computes in fp32: leave it out");
+  return device;
+}
+
+void move_weights(LanguageModel& model, at::Device device, const ComputeOptions& on) {
+  if (!device.is_cuda()) return;
+  std::vector<mesh::Placement> placements;
+  for (size_t i = 0; i < model.model->parameters().size(); ++i) placements.push_back(model.weights->placement({static_cast<int32_t>(i)}));
+  const at::Tensor there = model.weights->flat().to(device, on.precision == "bf16" ? at::kBFloat16 : at::kFloat);
+  model.weights = std::make_unique<model::FlatWeights>(model.weights->layout(), there, std::move(placements));
+}
+
+}  // namespace
+
+LanguageModel open_language_model(const std::string& folder, base::Log& log, const ComputeOptions& on, const std::string& domain) {
+  const at::Device device = device_of(on);
   const bool ensemble = evaluate::is_ensemble(folder);
   if (!domain.empty() && !ensemble)
     base::fail_input("--domain {}: {} is one model; only an ensemble has priors for domains", domain, folder);
   LanguageModel found = ensemble ? open_ensemble(folder, domain, log) : open_one(folder, log);
-  if (device.is_cuda()) {
-    const at::Tensor there = found.weights->flat().to(device, on.precision == "bf16" ? at::kBFloat16 : at::kFloat);
-    found.weights = std::make_unique<model::FlatWeights>(found.model->layout(), there);
-  }
+  move_weights(found, device, on);
   return found;
+}
+
+LanguageModel open_sharded_model(const std::string& folder, base::Log& log, const MeshPlace& place, const ComputeOptions& on) {
+  const at::Device device = device_of(on);
+  LanguageModel found = open_one(folder, log, &place);
+  move_weights(found, device, on);
+  return found;
+}
+
+void check_mesh(const std::string& folder, const mesh::Mesh& mesh) {
+  if (evaluate::is_ensemble(folder))
+    base::fail_input("--mesh {}: {} is an ensemble, which is not sharded; leave --mesh out, or name one of its experts",
+                     mesh::to_string(mesh), folder);
+  parallel::generation_plan(mesh, *model::make_decoder(snapshot::read_outline(folder).shape));
 }
 
 }  // namespace cairn::cli

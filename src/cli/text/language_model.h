@@ -11,6 +11,7 @@
 #include "evaluate/ensemble/posterior.h"
 #include "model/decoder/shape.h"
 #include "model/model.h"
+#include "parallel/plan.h"
 
 namespace cairn::base {
 class Log;
@@ -30,6 +31,7 @@ struct LanguageModel {
   bool trained_here = false;                      // a snapshot of Cairn: in training, a document followed the end token of another
   std::vector<model::DecoderShape> experts = {};  // of an ensemble
   evaluate::MixtureOptions mix = {};
+  std::optional<parallel::Plan> plan = {};  // the model is sharded by it, and `weights` are this rank's
 
   // Makes the buffers (position tables) for sequences of this length, at most the model's own limit. Call it once, before the first pass:
   // tables for the full length that a config.json promises may not fit into memory.
@@ -45,5 +47,16 @@ struct LanguageModel {
 
 // Opens a directory. `domain` chooses a prior of an ensemble; empty: none.
 LanguageModel open_language_model(const std::string& folder, base::Log& log, const ComputeOptions& on = {}, const std::string& domain = "");
+
+// One rank's place on a mesh that shards a model along tp and pp.
+struct MeshPlace {
+  mesh::Mesh mesh;
+  int rank = 0;
+  int ranks_here = 1;  // on this machine
+};
+// Opens one rank's shards of a directory's model. An ensemble is refused.
+LanguageModel open_sharded_model(const std::string& folder, base::Log& log, const MeshPlace& place, const ComputeOptions& on);
+// Refuses a mesh that the directory's model cannot be sharded over. Reads no tensors.
+void check_mesh(const std::string& folder, const mesh::Mesh& mesh);
 
 }  // namespace cairn::cli

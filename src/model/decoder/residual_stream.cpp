@@ -74,6 +74,9 @@ at::Tensor ring_reduce(comm::Group& tp, const at::Tensor& terms, std::string_vie
   }
 }
 
+// A decode step has one token per sequence, too few to shard: with a KV cache the stream is replicated along tp.
+TokenLayout layout_in(const Call& call, TokenLayout tokens) { return call.cache ? TokenLayout::replicated : tokens; }
+
 }  // namespace
 
 BatchShape batch_shape(const at::Tensor& stream, const Call& call) {
@@ -83,7 +86,7 @@ BatchShape batch_shape(const at::Tensor& stream, const Call& call) {
 
 at::Tensor gather_tokens(const at::Tensor& here, const BatchShape& batch_shape, const Call& call, std::string_view what, const OnRows& use,
                          TokenLayout tokens) {
-  comm::Group* tp = tokens == TokenLayout::replicated ? nullptr : call.axes.find("tp");
+  comm::Group* tp = layout_in(call, tokens) == TokenLayout::replicated ? nullptr : call.axes.find("tp");
   if (!tp) {
     if (use) use(here, 0, here.size(0));
     return here;
@@ -100,7 +103,7 @@ at::Tensor gather_tokens(const at::Tensor& here, const BatchShape& batch_shape, 
 }
 
 at::Tensor reduce_scatter_tokens(const at::Tensor& terms, const Call& call, std::string_view what, const OnRows& make, TokenLayout tokens) {
-  if (tokens == TokenLayout::replicated) {
+  if (layout_in(call, tokens) == TokenLayout::replicated) {
     if (make) make(terms, 0, terms.size(0));
     all_reduce_tp(terms, call, what).wait();
     return terms;
@@ -118,15 +121,16 @@ at::Tensor reduce_scatter_tokens(const at::Tensor& terms, const Call& call, std:
 }
 
 at::Tensor local_tokens(const at::Tensor& whole, const Call& call) {
-  comm::Group* tp = call.axes.find("tp");
+  comm::Group* tp = call.cache ? nullptr : call.axes.find("tp");
   if (!tp) return whole;
   const mesh::Interval mine = mesh::even_part(whole.size(0), tp->size(), tp->rank());
   return whole.narrow(0, mine.begin, mine.length());
 }
 
 at::Tensor as_stream(const at::Tensor& rows, const BatchShape& batch_shape, const Call& call, TokenLayout tokens) {
-  return tokens == TokenLayout::sharded && call.axes.find("tp") ? rows.unsqueeze(0)
-                                                                : rows.view({batch_shape.batch, batch_shape.length, rows.size(-1)});
+  return layout_in(call, tokens) == TokenLayout::sharded && call.axes.find("tp")
+             ? rows.unsqueeze(0)
+             : rows.view({batch_shape.batch, batch_shape.length, rows.size(-1)});
 }
 
 void apply_dropout(const at::Tensor& here, double rate, const Call& call, std::string_view where, TokenLayout tokens) {

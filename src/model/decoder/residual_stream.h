@@ -20,6 +20,7 @@ namespace cairn::model {
 
 // sharded: as above. replicated: every rank has the whole stream, and layers end with an all-reduce, which ladder and parallel wirings
 // (decoder/wiring.h) overlap with other blocks. Gradients of replicated parameters are then computed for local tokens only and summed.
+// Decoding (Call::cache) always replicates the stream, whatever the wiring: a step has one token per sequence.
 enum class TokenLayout { sharded, replicated };
 
 // Samples and positions of the pass, on all ranks along tp together.

@@ -10,6 +10,7 @@
 #include "kernels/matvec.h"
 #include "model/call.h"
 #include "model/decoder/shape.h"
+#include "model/generate/decode_runner.h"
 
 namespace cairn::model {
 
@@ -23,11 +24,7 @@ class DecodeStep {
   // Null where the model is not a standard decoder without adapters, or its weights are not fp32 on the CPU. Borrows all three.
   static std::unique_ptr<DecodeStep> make(const Model& model, const Weights& weights, const Buffers& buffers);
 
-  struct Row {
-    int32_t token = 0;
-    int64_t position = 0;
-    int64_t cache_row = 0;  // the sequence's row of the KV cache
-  };
+  using Row = DecodeRow;
   // Overwrites logits [rows, vocab] and appends each row's keys and values to the cache, which must have room.
   void run(std::span<const Row> rows, KvCache& cache, float* logits);
 

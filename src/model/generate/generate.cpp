@@ -4,7 +4,7 @@
 // sequence's row of the cache. The logits of the last position give the first token.
 // Decode: each step feeds the last token of every unfinished sequence, at its own position, and appends one key and value per layer. On a
 // CPU with fp32 weights DecodeStep does this without tensors; otherwise the blocks run with one row per call, or with adjacent rows at the
-// same position in one call (`batched_`).
+// same position in one call (`batched_`). A model that is sharded over ranks has its own runner (parallel/generate).
 // The cache doubles when it is full, up to length_max. Requests that share a prompt copy the prefilled row.
 #include "model/generate/generate.h"
 
@@ -16,121 +16,75 @@
 #include "base/check.h"
 #include "kernels/aten.h"
 #include "mesh/axes.h"
+#include "model/generate/cached_blocks.h"
+#include "model/generate/decode_runner.h"
 #include "model/generate/decode_step.h"
 #include "model/model.h"
 
 namespace cairn::model {
 namespace {
 
-constexpr int64_t kInitialRoom = 64;  // positions of a new cache beyond the prompt
-
-// Runs the model on tokens and keeps the KV cache, one row per sequence.
-class DecodeRunner {
+// The whole model on this rank.
+class LocalRunner final : public DecodeRunner {
  public:
-  DecodeRunner(const Model& model, const Weights& weights, Buffers& buffers, int64_t rows, const GenerateOptions& options)
-      : model_(model), weights_(weights), buffers_(buffers), rows_(rows), length_max_(options.length_max) {
+  LocalRunner(const Model& model, const Weights& weights, Buffers& buffers, int64_t rows, const GenerateOptions& options)
+      : weights_(weights),
+        blocks_({.model = model,
+                 .weights = weights,
+                 .buffers = buffers,
+                 .axes = alone_,
+                 .first = 0,
+                 .last = model.blocks().size(),
+                 .rows = rows,
+                 .length_max = options.length_max}) {
     batched_ = (options.batched || weights.get({0}).is_cuda()) && model.supports_batched_decoding();
     step_ = DecodeStep::make(model, weights, buffers);
   }
 
-  // Runs a whole prompt into one row. Returns the logits [vocab] after it.
-  at::Tensor prefill(const std::vector<int32_t>& prompt, int64_t row) {
-    grow_cache(static_cast<int64_t>(prompt.size()));
+  at::Tensor prefill(const std::vector<int32_t>& prompt, int64_t row) override {
+    blocks_.grow(static_cast<int64_t>(prompt.size()));
     return run_blocks(at::tensor(prompt, at::kInt).to(at::kLong).view({1, -1}), 0, row).view({-1});
   }
 
-  // Copies the first positions of a row to another row.
-  void copy(int64_t from, int64_t to, int64_t positions) {
-    for (auto& [name, tensor] : cache_.tensors) tensor[to].narrow(0, 0, positions).copy_(tensor[from].narrow(0, 0, positions));
-    for (auto& [name, tensor] : cache_.states) tensor[to].copy_(tensor[from]);
-  }
+  void copy(int64_t from, int64_t to, int64_t positions) override { blocks_.copy(from, to, positions); }
 
-  // Runs one token for each of some rows. Returns logits [rows, vocab], valid until the next call.
-  at::Tensor decode(std::span<const DecodeStep::Row> rows) {
+  at::Tensor decode(std::span<const DecodeRow> rows) override {
     int64_t end = 0;
-    for (const DecodeStep::Row& row : rows) end = std::max(end, row.position + 1);
-    grow_cache(end);
-    if (!step_) return decode_by_rows(rows);
+    for (const DecodeRow& row : rows) end = std::max(end, row.position + 1);
+    blocks_.grow(end);
+    if (!step_) return decode_by_groups(rows);
     const auto count = static_cast<int64_t>(rows.size());
     if (!logits_.defined() || logits_.size(0) < count) logits_ = at::empty({count, model_vocab()}, at::kFloat);
-    step_->run(rows, cache_, logits_.mutable_data_ptr<float>());
+    step_->run(rows, blocks_.cache(), logits_.mutable_data_ptr<float>());
     return logits_.narrow(0, 0, count);
   }
 
  private:
-  // Makes room for positions before `end`. The cache doubles, up to length_max.
-  void grow_cache(int64_t end) {
-    if (end <= cache_.capacity) return;
-    const int64_t old = cache_.capacity;
-    cache_.capacity = std::min(length_max_, std::max(end + kInitialRoom, 2 * old));
-    for (auto& [name, tensor] : cache_.tensors) {
-      std::vector<int64_t> shape = tensor.sizes().vec();
-      shape[1] = cache_.capacity;
-      const at::Tensor larger = at::empty(shape, tensor.options());
-      larger.narrow(1, 0, old).copy_(tensor);
-      tensor = larger;
-    }
-  }
-
-  // Runs the model's blocks on adjacent rows of the cache. Computes logits for the last position only.
   at::Tensor run_blocks(const at::Tensor& tokens, int64_t begin, int64_t first_row) {
-    KvCache part{.capacity = cache_.capacity};
-    for (const auto& [name, tensor] : cache_.tensors) part.tensors[name] = tensor.narrow(0, first_row, tokens.size(0));
-    for (const auto& [name, tensor] : cache_.states) part.states[name] = tensor.narrow(0, first_row, tokens.size(0));
-    const mesh::Axes alone;
-    const Call call{
-        .weights = weights_, .buffers = buffers_, .axes = alone, .random = {}, .needs = {false, false}, .slice = {begin}, .cache = &part};
     Values values;
     values.put("tokens", tokens.to(weights_.get({0}).device()));
-    for (const auto& block : model_.blocks()) {
-      if (block == model_.blocks().back()) {
-        const std::string& reads = block->card().reads.front();
-        const at::Tensor hidden = values.take(reads);
-        values.put(reads, hidden.narrow(1, hidden.size(1) - 1, 1).contiguous());
-      }
-      block->forward(values, nullptr, call);
-    }
-    if (cache_.tensors.empty()) allocate_cache(part, first_row);
+    blocks_.run(values, begin, first_row, tokens.size(0));
     return values.take("logits").to(at::kCPU, at::kFloat);  // [rows, 1, vocab]
   }
 
-  // Allocates the cache after the first prompt, whose blocks have determined the shapes.
-  void allocate_cache(const KvCache& one, int64_t row) {
-    const auto for_all = [&](const at::Tensor& tensor) {
-      std::vector<int64_t> shape = tensor.sizes().vec();
-      shape[0] = rows_;
-      at::Tensor all = at::empty(shape, tensor.options());
-      all.narrow(0, row, 1).copy_(tensor);
-      return all;
-    };
-    for (const auto& [name, tensor] : one.tensors) cache_.tensors[name] = for_all(tensor);
-    for (const auto& [name, tensor] : one.states) cache_.states[name] = for_all(tensor);
-  }
-
   // On a CPU one row per call, so that no row depends on the others. With batched_ (on a GPU) adjacent rows at the same position together.
-  at::Tensor decode_by_rows(std::span<const DecodeStep::Row> rows) {
+  at::Tensor decode_by_groups(std::span<const DecodeRow> rows) {
     std::vector<at::Tensor> logits;
-    for (size_t first = 0, count = 1; first < rows.size(); first += count, count = 1) {
-      while (batched_ && first + count < rows.size() && follows(rows[first], rows[first + count], count)) ++count;
+    for (const auto& [first, count] : group_rows(rows, batched_, rows.size())) {
       const at::Tensor tokens = at::empty({static_cast<int64_t>(count), 1}, at::kLong);
       for (size_t i = 0; i < count; ++i) tokens.mutable_data_ptr<int64_t>()[i] = rows[first + i].token;
       logits.push_back(run_blocks(tokens, rows[first].position, rows[first].cache_row).flatten(0, 1));
     }
     return at::cat(logits);
   }
-  static bool follows(const DecodeStep::Row& one, const DecodeStep::Row& other, size_t after) {
-    return other.position == one.position && other.cache_row == one.cache_row + static_cast<int64_t>(after);
-  }
 
   int64_t model_vocab() const { return weights_.get({0}).size(0); }  // the first parameter of a decoder is its embedding table
 
-  const Model& model_;
   const Weights& weights_;
-  Buffers& buffers_;
-  int64_t rows_, length_max_;
+  mesh::Axes alone_;
   bool batched_ = false;
   std::unique_ptr<DecodeStep> step_;
-  KvCache cache_;
+  CachedBlocks blocks_;
   at::Tensor logits_;
 };
 
@@ -173,6 +127,15 @@ class TextWriter {
   TokenSampler sampler_;
 };
 
+void check_prompts(std::span<const GenerateRequest> requests, int64_t length_max) {
+  for (const GenerateRequest& request : requests) {
+    const std::vector<int32_t>& prompt = request.prompt;
+    CAIRN_CHECK(!prompt.empty(), "an empty prompt");
+    if (static_cast<int64_t>(prompt.size()) >= length_max)
+      base::fail_input("a prompt of {} tokens leaves no room for an answer: the model reads at most {}", prompt.size(), length_max);
+  }
+}
+
 std::span<const float> row_of(const at::Tensor& logits) { return {logits.const_data_ptr<float>(), static_cast<size_t>(logits.numel())}; }
 
 }  // namespace
@@ -191,20 +154,36 @@ std::string name(FinishReason finish_reason) {
   CAIRN_CHECK(false, "end {}", static_cast<int>(finish_reason));
 }
 
+std::vector<RowGroup> group_rows(std::span<const DecodeRow> rows, bool together, size_t most) {
+  std::vector<RowGroup> groups;
+  for (size_t first = 0; first < rows.size(); first += groups.back().count) {
+    RowGroup group{first, 1};
+    const auto follows = [&](const DecodeRow& row) {
+      return row.position == rows[first].position && row.cache_row == rows[first].cache_row + static_cast<int64_t>(group.count);
+    };
+    while (together && group.count < most && first + group.count < rows.size() && follows(rows[first + group.count])) ++group.count;
+    groups.push_back(group);
+  }
+  return groups;
+}
+
 std::vector<GeneratedText> generate(const Model& model, const Weights& weights, Buffers& buffers, std::span<const GenerateRequest> requests,
                                     const GenerateOptions& options, const OnToken& on_token) {
+  LocalRunner runner(model, weights, buffers, static_cast<int64_t>(requests.size()), options);
+  return generate(runner, requests, options, on_token);
+}
+
+std::vector<GeneratedText> generate(DecodeRunner& runner, std::span<const GenerateRequest> requests, const GenerateOptions& options,
+                                    const OnToken& on_token) {
   check(options.sampling);
   at::NoGradGuard no_grad;
   std::vector<Text> texts;
   std::vector<size_t> writing;  // unfinished sequences
-  DecodeRunner runner(model, weights, buffers, static_cast<int64_t>(requests.size()), options);
   TextWriter writer(options, on_token);
   at::Tensor logits;
+  check_prompts(requests, options.length_max);
   for (size_t i = 0; i < requests.size(); ++i) {
     const std::vector<int32_t>& prompt = requests[i].prompt;
-    CAIRN_CHECK(!prompt.empty(), "an empty prompt");
-    if (static_cast<int64_t>(prompt.size()) >= options.length_max)
-      base::fail_input("a prompt of {} tokens leaves no room for an answer: the model reads at most {}", prompt.size(), options.length_max);
     const bool shared = i > 0 && prompt == requests[i - 1].prompt;
     if (shared)
       runner.copy(static_cast<int64_t>(i) - 1, static_cast<int64_t>(i), static_cast<int64_t>(prompt.size()));
@@ -213,7 +192,7 @@ std::vector<GeneratedText> generate(const Model& model, const Weights& weights, 
     texts.push_back({static_cast<int64_t>(i), requests[i], prompt});
     if (options.tokens > 0 && writer.extend(texts.back(), row_of(logits))) writing.push_back(i);
   }
-  std::vector<DecodeStep::Row> rows;
+  std::vector<DecodeRow> rows;
   std::vector<size_t> still;
   while (!writing.empty()) {
     rows.clear(), still.clear();

@@ -11,6 +11,7 @@
 
 namespace cairn::model {
 
+class DecodeRunner;
 class Model;
 
 struct GenerateOptions {
@@ -46,5 +47,10 @@ using OnToken = std::function<bool(int64_t request, int32_t id)>;
 // prefill it once. Waits for the device; one thread.
 std::vector<GeneratedText> generate(const Model& model, const Weights& weights, Buffers& buffers, std::span<const GenerateRequest> requests,
                                     const GenerateOptions& options, const OnToken& on_token = {});
+
+// The same on any runner that has a row for each request and room for length_max positions (parallel/generate/sharded_generator.h: a model
+// that is sharded over ranks).
+std::vector<GeneratedText> generate(DecodeRunner& runner, std::span<const GenerateRequest> requests, const GenerateOptions& options,
+                                    const OnToken& on_token = {});
 
 }  // namespace cairn::model

@@ -1,0 +1,318 @@
+// Generation over the ranks of one replica.
+//
+//   driver    generate(): samples tokens; broadcasts a command, runs its own blocks, receives the logits
+//   followers follow():   receive the command, the values of earlier stages; run their blocks; send values on, or logits to the driver
+//
+// A step is one command (begin, prefill, copy, decode, close). Along pp its rows go through the stages in groups, so that one stage works
+// on a group while the next works on the group before. Along tp the blocks themselves communicate. The ranks of the last stage send the
+// driver their parts of the vocabulary.
+#include "parallel/generate/sharded_generator.h"
+
+#include <algorithm>
+#include <optional>
+
+#include <ATen/core/IListRef.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "comm/group.h"
+#include "comm/world.h"
+#include "kernels/aten.h"
+#include "model/generate/cached_blocks.h"
+#include "model/generate/decode_runner.h"
+#include "model/model.h"
+#include "parallel/layout/make_plan.h"
+#include "parallel/layout/model_shard.h"
+#include "parallel/pipeline/stage_edges.h"
+
+namespace cairn::parallel {
+namespace {
+
+constexpr int kDriver = 0;  // in the group of the replica
+constexpr int64_t kDimsMax = 8;
+
+enum class Act : int64_t { begin, prefill, copy, decode, close };
+
+// What the driver tells the followers to do.
+struct Command {
+  Act act{};
+  std::vector<int64_t> numbers = {};
+};
+
+at::Tensor to_tensor(const std::vector<int64_t>& numbers) {
+  const at::Tensor tensor = at::empty({static_cast<int64_t>(numbers.size())}, at::kLong);
+  std::copy(numbers.begin(), numbers.end(), tensor.mutable_data_ptr<int64_t>());
+  return tensor;
+}
+
+// Tensors whose shape the receiver does not know: a header goes before each.
+class TensorMessages {
+ public:
+  void send(comm::Group& group, const at::Tensor& tensor, int peer, const std::string& what) {
+    std::vector<int64_t> header(kDimsMax + 2, 0);
+    CAIRN_CHECK(tensor.dim() <= kDimsMax, "{} has {} dims", what, tensor.dim());
+    header[0] = static_cast<int64_t>(tensor.scalar_type());
+    header[1] = tensor.dim();
+    std::copy(tensor.sizes().begin(), tensor.sizes().end(), header.begin() + 2);
+    sent_.push_back(group.send(to_tensor(header), peer, {comm::Purpose::control, what}));
+    if (tensor.numel() > 0) sent_.push_back(group.send(tensor.contiguous(), peer, {comm::Purpose::activation, what}));
+    group.progress();
+  }
+
+  static at::Tensor receive(comm::Group& group, int peer, const std::string& what, at::Device device) {
+    const at::Tensor header = at::empty({kDimsMax + 2}, at::kLong);
+    group.recv(header, peer, {comm::Purpose::control, what}).wait_host();
+    const auto* numbers = header.const_data_ptr<int64_t>();
+    CAIRN_CHECK(numbers[1] >= 0 && numbers[1] <= kDimsMax, "{} dims for {}", numbers[1], what);
+    const at::Tensor tensor = at::empty(std::vector<int64_t>(numbers + 2, numbers + 2 + numbers[1]),
+                                        at::TensorOptions().dtype(static_cast<at::ScalarType>(numbers[0])).device(device));
+    if (tensor.numel() > 0) group.recv(tensor, peer, {comm::Purpose::activation, what}).wait();
+    return tensor;
+  }
+
+  void keep(comm::Work work) { sent_.push_back(std::move(work)); }
+  // Waits for what was sent so far: the receivers have it.
+  void flush() {
+    comm::Work::all(std::move(sent_)).wait_host();
+    sent_.clear();
+  }
+
+ private:
+  std::vector<comm::Work> sent_;
+};
+
+}  // namespace
+
+class ShardedGenerator::Runner final : public model::DecodeRunner {
+ public:
+  explicit Runner(const ShardedModel& of)
+      : of_(of),
+        replica_(of.world.group(of.plan.mesh.peers_along(of.world.rank(), {"pp", "tp"}), "generate")),
+        commands_(of.world.group(replica_.ranks(), "generate commands")) {
+    const mesh::Mesh& mesh = of.plan.mesh;
+    const int rank = of.world.rank();
+    commands_.set_deadline(of.idle);
+    if (mesh.extent("tp") > 1) axes_.put("tp", of.world.group(mesh.peers(rank, "tp")));
+    if (mesh.extent("pp") > 1) stages_ = &of.world.group(mesh.peers(rank, "pp"));
+    const ModelShard shard = model_shard(of.model, of.plan, rank);
+    CAIRN_CHECK(shard.stages.size() == 1, "{} pipeline stages on rank {}: generation runs one", shard.stages.size(), rank);
+    stage_ = shard.stages.front();
+    for (const StageEdge& edge : stage_edges(of.model, of.plan)) {
+      if (edge.to == stage_) reads_.push_back(edge);
+      if (edge.from == stage_) writes_.push_back(edge);
+    }
+    const int last = of.plan.rank_of_stage.empty() ? 0 : of.plan.rank_of_stage.back();
+    for (size_t i = 0; i < replica_.ranks().size(); ++i)
+      if (mesh.coordinate(replica_.ranks()[i], "pp") == last) with_logits_.push_back(static_cast<int>(i));
+    device_ = of.weights.get({0}).device();
+  }
+
+  bool drives() const { return replica_.rank() == kDriver; }
+
+  void begin(int64_t rows, const model::GenerateOptions& options) {
+    const bool together = options.batched || device_.is_cuda() || axes_.find("tp") != nullptr;
+    drive({Act::begin, {rows, options.length_max, together && of_.model.supports_batched_decoding()}});
+  }
+  void close() { drive({Act::close}); }
+
+  at::Tensor prefill(const std::vector<int32_t>& prompt, int64_t row) override {
+    std::vector<int64_t> numbers{row};
+    numbers.insert(numbers.end(), prompt.begin(), prompt.end());
+    return drive({Act::prefill, std::move(numbers)}).view({-1});
+  }
+  void copy(int64_t from, int64_t to, int64_t positions) override { drive({Act::copy, {from, to, positions}}); }
+  at::Tensor decode(std::span<const model::DecodeRow> rows) override {
+    std::vector<int64_t> numbers;
+    for (const model::DecodeRow& row : rows) numbers.insert(numbers.end(), {row.token, row.position, row.cache_row});
+    return drive({Act::decode, std::move(numbers)});
+  }
+
+  void follow() {
+    const at::NoGradGuard no_grad;
+    CAIRN_CHECK(!drives(), "rank {} drives generation and does not follow", of_.world.rank());
+    for (bool open = true; open;) {
+      const Command command = receive();
+      messages_.flush();
+      execute(command);
+      open = command.act != Act::close;
+    }
+    messages_.flush();
+  }
+
+ private:
+  at::Tensor drive(const Command& command) {
+    const at::NoGradGuard no_grad;
+    CAIRN_CHECK(drives(), "rank {} follows and cannot generate", of_.world.rank());
+    messages_.flush();
+    const comm::Label label{comm::Purpose::control, "generate command"};
+    const auto count = static_cast<int64_t>(command.numbers.size());
+    messages_.keep(commands_.broadcast(to_tensor({static_cast<int64_t>(command.act), count}), kDriver, label));
+    if (count > 0) messages_.keep(commands_.broadcast(to_tensor(command.numbers), kDriver, label));
+    commands_.progress();
+    const at::Tensor logits = execute(command);
+    if (command.act == Act::close) messages_.flush();
+    return logits;
+  }
+
+  Command receive() {
+    const comm::Label label{comm::Purpose::control, "generate command"};
+    const at::Tensor header = at::empty({2}, at::kLong);
+    commands_.broadcast(header, kDriver, label).wait_host();
+    Command command{.act = static_cast<Act>(header.const_data_ptr<int64_t>()[0])};
+    const int64_t count = header.const_data_ptr<int64_t>()[1];
+    if (count == 0) return command;
+    const at::Tensor numbers = at::empty({count}, at::kLong);
+    commands_.broadcast(numbers, kDriver, label).wait_host();
+    command.numbers.assign(numbers.const_data_ptr<int64_t>(), numbers.const_data_ptr<int64_t>() + count);
+    return command;
+  }
+
+  // This rank's part of a command. On the driver, the logits [rows, vocab] of a prefill or decode.
+  at::Tensor execute(const Command& command) {
+    const std::vector<int64_t>& n = command.numbers;
+    switch (command.act) {
+      case Act::begin: {
+        const BlockRange range = blocks_of_stage(of_.plan, stage_, of_.model.blocks().size());
+        blocks_.emplace(model::CachedBlocks::Parts{.model = of_.model,
+                                                   .weights = of_.weights,
+                                                   .buffers = of_.buffers,
+                                                   .axes = axes_,
+                                                   .first = range.first,
+                                                   .last = range.last,
+                                                   .rows = n.at(0),
+                                                   .length_max = n.at(1)});
+        together_ = n.at(2) != 0;
+        return {};
+      }
+      case Act::prefill: {
+        const at::Tensor tokens = to_tensor({n.begin() + 1, n.end()}).view({1, -1});
+        blocks_->grow(tokens.size(1));
+        return gather_logits({run(tokens, 0, n.at(0))});
+      }
+      case Act::copy:
+        blocks_->copy(n.at(0), n.at(1), n.at(2));
+        return {};
+      case Act::decode:
+        return decode_rows(n);
+      case Act::close:
+        blocks_.reset();
+        return {};
+    }
+    CAIRN_CHECK(false, "generate command {}", static_cast<int64_t>(command.act));
+  }
+
+  at::Tensor decode_rows(const std::vector<int64_t>& numbers) {
+    std::vector<model::DecodeRow> rows;
+    int64_t end = 0;
+    for (size_t i = 0; i + 2 < numbers.size(); i += 3) {
+      rows.push_back({static_cast<int32_t>(numbers[i]), numbers[i + 1], numbers[i + 2]});
+      end = std::max(end, numbers[i + 1] + 1);
+    }
+    blocks_->grow(end);
+    const size_t stages = stages_ ? static_cast<size_t>(stages_->size()) : 1;
+    std::vector<at::Tensor> logits;
+    for (const auto& [first, count] : model::group_rows(rows, together_, (rows.size() + stages - 1) / stages)) {
+      std::vector<int64_t> tokens;
+      for (size_t i = first; i < first + count; ++i) tokens.push_back(rows[i].token);
+      logits.push_back(run(to_tensor(tokens).view({-1, 1}), rows[first].position, rows[first].cache_row));
+    }
+    return gather_logits(logits);
+  }
+
+  // Runs this rank's stage on adjacent rows of the cache. Returns its part of the logits [rows, part of the vocabulary] on the CPU, where
+  // it has the last block.
+  at::Tensor run(const at::Tensor& tokens, int64_t begin, int64_t first_row) {
+    model::Values values;
+    values.put("tokens", tokens.to(device_));
+    for (const StageEdge& edge : reads_) values.put(edge.value, TensorMessages::receive(*stages_, rank_of(edge.from), edge.value, device_));
+    blocks_->run(values, begin, first_row, tokens.size(0));
+    for (const StageEdge& edge : writes_) {
+      if (edge.value == of_.model.blocks().back()->card().reads.front()) model::keep_last_position(values, edge.value);
+      messages_.send(*stages_, values.get(edge.value), rank_of(edge.to), edge.value);
+    }
+    if (!values.has("logits")) return {};
+    const model::Value& logits = values.value("logits");
+    const at::Tensor here = logits.tensor.flatten(0, 1).to(at::kCPU);
+    // Logits that are not sharded come from the first rank along tp.
+    const bool sharded = !std::holds_alternative<mesh::Replicate>(logits.placement.on("tp"));
+    const at::Tensor part = sharded || replica_.rank() == with_logits_.front() ? here : here.narrow(1, 0, 0);
+    if (!drives()) messages_.send(replica_, part, kDriver, "logits");
+    return part;
+  }
+
+  // On the driver: the logits of all groups of rows, from the ranks of the last stage; `own` holds those that were made here.
+  at::Tensor gather_logits(const std::vector<at::Tensor>& own) {
+    if (!drives()) return {};
+    std::vector<at::Tensor> rows;
+    for (const at::Tensor& here : own) {
+      std::vector<at::Tensor> parts;
+      for (const int rank : with_logits_)
+        parts.push_back((rank == kDriver ? here : TensorMessages::receive(replica_, rank, "logits", at::kCPU)).to(at::kFloat));
+      rows.push_back(parts.size() == 1 ? parts[0] : at::cat(parts, 1));
+    }
+    return rows.size() == 1 ? rows[0] : at::cat(rows);
+  }
+
+  // The rank along pp that runs a stage.
+  int rank_of(int stage) const { return of_.plan.rank_of_stage[static_cast<size_t>(stage)]; }
+
+  ShardedModel of_;
+  comm::Group &replica_, &commands_;  // the same ranks; commands have their own deadline
+  comm::Group* stages_ = nullptr;     // along pp; null: one stage
+  mesh::Axes axes_;
+  int stage_ = 0;
+  std::vector<StageEdge> reads_, writes_;  // of this rank's stage
+  std::vector<int> with_logits_;           // ranks of the replica that have the last block, in the order of the vocabulary
+  at::Device device_ = at::kCPU;
+  TensorMessages messages_;
+  std::optional<model::CachedBlocks> blocks_;
+  bool together_ = false;
+};
+
+ShardedGenerator::ShardedGenerator(const ShardedModel& of) : runner_(std::make_unique<Runner>(of)) {}
+ShardedGenerator::~ShardedGenerator() = default;
+bool ShardedGenerator::drives() const { return runner_->drives(); }
+void ShardedGenerator::close() { runner_->close(); }
+void ShardedGenerator::follow() { runner_->follow(); }
+
+std::vector<model::GeneratedText> ShardedGenerator::generate(std::span<const model::GenerateRequest> requests,
+                                                             const model::GenerateOptions& options, const model::OnToken& on_token) {
+  runner_->begin(static_cast<int64_t>(requests.size()), options);
+  return model::generate(*runner_, requests, options, on_token);
+}
+
+std::unique_ptr<model::FlatWeights> allocate_shards(const model::Model& model, const Plan& plan, const ModelShard& shard,
+                                                    const at::TensorOptions& options) {
+  std::vector<mesh::Placement> placements;
+  for (const model::Parameter& parameter : model.parameters()) placements.push_back(placement_of(plan, parameter.name));
+  return std::make_unique<model::FlatWeights>(shard.layout, at::empty({shard.layout.elements}, options), std::move(placements));
+}
+
+Plan generation_plan(const mesh::Mesh& mesh, const model::Model& model) {
+  LayoutOptions options;
+  for (const mesh::Axis& axis : mesh.axes) {
+    if (axis.name == "tp")
+      options.mesh.tp = axis.size;
+    else if (axis.name == "pp")
+      options.mesh.pp = axis.size;
+    else if (axis.size > 1)
+      base::fail_input("--mesh {}: generation shards a model along tp and pp, not along {}; leave {} out", mesh::to_string(mesh), axis.name,
+                       axis.name);
+  }
+  const auto blocks = static_cast<int64_t>(model.blocks().size());
+  if (options.mesh.pp > blocks)
+    base::fail_input("--mesh {}: {} stages, and the model has {} blocks; use at most pp={}", mesh::to_string(mesh), options.mesh.pp, blocks,
+                     blocks);
+  Plan plan = make_plan(options, static_cast<int>(options.mesh.tp * options.mesh.pp));
+  plan.micro_batches = options.mesh.pp;  // for the schedule, of which generation uses the stages alone
+  try {
+    fit_to_model(plan, model, {}, /*length=*/1);
+  } catch (Error& error) {
+    throw error.with(fmt::format("--mesh {}", mesh::to_string(mesh)));
+  }
+  return plan;
+}
+
+}  // namespace cairn::parallel

@@ -68,6 +68,29 @@ TEST_F(SavedRunCommand, VerifyPassesWholeSnapshotsAndNamesWhatIsDamaged) {
   EXPECT_EQ(cairn(*scratch, {"snapshot", "verify", "none"}).code, 2);
 }
 
+TEST_F(SavedRunCommand, MergeAveragesModelsThatThenLoadAndEvaluate) {
+  ASSERT_EQ(cairn(*scratch,
+                  {"snapshot", "merge", "run/snapshots/step-00000003", "run/snapshots/step-00000007", "--weights", "1,3", "--out", "mean"})
+                .code,
+            0);
+  scratch->file("text.txt", "One day a child went out.\n");
+  const Outcome scored = cairn(*scratch, {"eval", "mean", "--data", "text.txt", "--json"});
+  EXPECT_EQ(scored.code, 0) << scored.output;
+  EXPECT_EQ(cairn(*scratch, {"generate", "mean", "--prompt", "One", "--tokens", "2"}).code, 0);
+  const auto refused = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"snapshot", "merge"});
+    arguments.insert(arguments.end(), {"--out", "never"});
+    const Outcome outcome = cairn(*scratch, arguments);
+    EXPECT_EQ(outcome.code, 2) << outcome.output;
+    EXPECT_FALSE(std::filesystem::exists(*scratch / "never"));
+    return outcome.output;
+  };
+  EXPECT_NE(refused({"run"}).find("one model has nothing to be merged with"), std::string::npos);
+  EXPECT_NE(refused({"run", "mean", "--undo"}).find("--undo: subtracts an adapter"), std::string::npos);
+  EXPECT_NE(refused({"run", "mean", "--adapter", "x"}).find("--adapter x: is added to one model, and 2 are given"), std::string::npos);
+  EXPECT_NE(refused({"run", "none"}).find("none: no such directory"), std::string::npos);
+}
+
 // The run was made by processes, the replay by threads.
 TEST_F(SavedRunCommand, ReplayGivesAStepsNumbersBitForBit) {
   for (const char* step : {"1", "5", "7"}) {

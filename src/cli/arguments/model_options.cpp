@@ -175,7 +175,7 @@ CLI::App* add_snapshot(CLI::App& app, SnapshotArguments& a) {
   command->require_subcommand(1);
   const auto action = [&](const char* name, const char* help, const char* source) {
     CLI::App* one = command->add_subcommand(name, help);
-    one->add_option("source", a.source, source)->required();
+    if (source) one->add_option("source", a.source, source)->required();
     one->add_option("--out", a.out, "The Hugging Face directory to write; it must not be there yet")->required();
     one->add_option("--dtype", a.dtype, "Of its tensors")->check(CLI::IsMember({"fp32", "bf16", "fp16"}))->capture_default_str();
     one->add_option("--shard-bytes", a.shard_bytes, "A larger model is cut into several files")->check(positive())->capture_default_str();
@@ -196,9 +196,11 @@ CLI::App* add_snapshot(CLI::App& app, SnapshotArguments& a) {
   look("inspect", "Show what is inside: step, shape, tokenizer, training state, recipe, files, tensors (of a run: the newest)");
   look("verify", "Check every file, tensor and value, and name what is wrong (of a run: all its snapshots)")
       ->footer("Exits with 0 if everything is intact, with 2 if something is damaged.");
-  CLI::App* merge = action("merge", "Add an adapter (PEFT) to a model's weights", "The model: a run, snapshot or directory");
-  merge->add_option("--adapter", a.adapter, "The adapter's directory")->required();
-  merge->add_flag("--undo", a.undo, "Subtract it from weights that it was merged into");
+  CLI::App* merge = action("merge", "Average finished models, or add an adapter (PEFT) to a model's weights", nullptr);
+  merge->add_option("models", a.models, "Runs, snapshots or directories of one shape; with --adapter, the one model")->required();
+  merge->add_option("--weights", a.weights, "How much each model counts: 2,1,1 (default: all the same)")->delimiter(',');
+  merge->add_option("--adapter", a.adapter, "The adapter's directory");
+  merge->add_flag("--undo", a.undo, "With --adapter: subtract it from weights that it was merged into");
   return command;
 }
 

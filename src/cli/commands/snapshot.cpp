@@ -14,6 +14,7 @@
 #include "model/decoder/decoder.h"
 #include "snapshot/adapter.h"
 #include "snapshot/llama2c.h"
+#include "snapshot/merge_models.h"
 #include "snapshot/pretrained.h"
 
 namespace cairn::cli {
@@ -53,6 +54,28 @@ void export_model(const SnapshotArguments& a) {
   say_done(a, opened.shape, parameters);
 }
 
+void average_models(const SnapshotArguments& a) {
+  base::Log log({.level = base::Level::warn, .terminal = std::make_shared<base::Terminal>(), .file = {}});
+  if (a.models.size() < 2)
+    base::fail_input("snapshot merge {}: one model has nothing to be merged with; give several, or --adapter DIR", a.models.front());
+  if (a.undo) base::fail_input("--undo: subtracts an adapter; add --adapter DIR");
+  std::vector<snapshot::Pretrained> models;
+  for (const std::string& folder : a.models) models.push_back(snapshot::open_pretrained(folder, log));
+  const auto decoder = model::make_decoder(models.front().shape);
+  const mesh::NamedTensors parameters = decoder->layout().views(at::empty({decoder->elements()}));
+  snapshot::merge_models(models, a.weights, parameters);
+  snapshot::write_pretrained(a.out, models.front().shape, parameters, models.front().texts, options_of(a), base::real_disk());
+  say_done(a, models.front().shape, parameters);
+}
+
+void merge_models_or_adapter(SnapshotArguments a) {
+  if (a.adapter.empty()) return average_models(a);
+  if (a.models.size() > 1) base::fail_input("--adapter {}: is added to one model, and {} are given", a.adapter, a.models.size());
+  if (!a.weights.empty()) base::fail_input("--weights: are for several models; leave them out with --adapter");
+  a.source = a.models.front();
+  export_model(a);
+}
+
 // The text of a tokenizer.json, or of what llama2.c has instead (tok512.bin).
 std::string tokenizer_json(const std::string& path) {
   const std::string bytes = base::read_file(path, kTokenizerBytesMax);
@@ -72,7 +95,10 @@ void convert_llama2c(const SnapshotArguments& a) {
 int snapshot_command(const SnapshotArguments& a) {
   if (a.action == "inspect") return inspect_snapshot(a);
   if (a.action == "verify") return verify_snapshot(a);
-  a.action == "convert" ? convert_llama2c(a) : export_model(a);
+  if (a.action == "merge")
+    merge_models_or_adapter(a);
+  else
+    a.action == "convert" ? convert_llama2c(a) : export_model(a);
   return 0;
 }
 

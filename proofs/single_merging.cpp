@@ -26,10 +26,10 @@ struct Outcome {
   double bytes = 0;              // that all sent
 };
 
-sync::SyncOptions gossip(double neighbours, bool merge) {
+sync::SyncOptions gossip(double neighbours) {
   sync::SyncOptions options{.kind = "gossip"};
   options.gossip = {.every = kSteps, .topology = sync::Topology::random, .neighbours = neighbours};
-  options.gossip.final_model = merge ? sync::GossipFinal::merge : sync::GossipFinal::none;
+  options.gossip.final_model = sync::GossipFinal::merge;  // the product's, after which every island has the merged model
   return options;
 }
 
@@ -47,7 +47,7 @@ Outcome outcome(const ProofOptions& options, const Vit& vit, const char* name, c
   const PilotEnd end = run_pilot(run);
   Outcome found;
   for (const at::Tensor& one : end.before_finish) found.local += score_of(run, one).accuracy / kNodes;
-  found.merged = score_of(run, mean_of(end.before_finish)).accuracy;
+  found.merged = score_of(run, end.own.front()).accuracy;
   found.bytes = static_cast<double>(end.ledger.total().bytes);
   log.info("{}: mean accuracy of local models {:.3f}, of their average {:.3f}; {:.3g} MB", name, found.local, found.merged,
            found.bytes / 1e6);
@@ -55,7 +55,7 @@ Outcome outcome(const ProofOptions& options, const Vit& vit, const char* name, c
 }
 
 sync::SyncOptions window(double start) {
-  sync::SyncOptions options = gossip(0.2, false);
+  sync::SyncOptions options = gossip(0.2);
   options.gossip.schedule = sync::GossipSchedule::window;
   options.gossip.window_start = start;
   options.gossip.window_width = 0.1;
@@ -90,12 +90,12 @@ void mixing(const ProofOptions& options, Findings& findings) {
 namespace {
 
 void merging(const ProofOptions& options, const Vit& vit, Findings& findings, base::Log& log) {
-  const Outcome silent = outcome(options, vit, "no communication", gossip(0, false), log);
-  const Outcome unrelated = outcome(options, vit, "no communication, own starts", gossip(0, false), log, false);
-  const Outcome little = outcome(options, vit, "0.2 neighbours", gossip(0.2, true), log);
-  const Outcome apart = outcome(options, vit, "0.2 neighbours, own starts", gossip(0.2, false), log, false);
-  const Outcome more = outcome(options, vit, "1 neighbour", gossip(1, false), log);
-  sync::SyncOptions every_round = gossip(0, false);
+  const Outcome silent = outcome(options, vit, "no communication", gossip(0), log);
+  const Outcome unrelated = outcome(options, vit, "no communication, own starts", gossip(0), log, false);
+  const Outcome little = outcome(options, vit, "0.2 neighbours", gossip(0.2), log);
+  const Outcome apart = outcome(options, vit, "0.2 neighbours, own starts", gossip(0.2), log, false);
+  const Outcome more = outcome(options, vit, "1 neighbour", gossip(1), log);
+  sync::SyncOptions every_round = gossip(0);
   every_round.gossip.topology = sync::Topology::complete;
   const Outcome server = outcome(options, vit, "average after every round", every_round, log);
   const Outcome early = outcome(options, vit, "all communicate early", window(0.1), log),

@@ -6,7 +6,7 @@
 //
 // W is row-stochastic. All topologies but `random` also keep the mean over islands (W is doubly stochastic). `random` draws few neighbours
 // (0.2 on average, by default): local models stay poor, but they stay in one basin, so the single average over all islands at the end
-// (`final` = merge) is a good model. `schedule` = window averages with all islands during a window of the run instead.
+// (`final` = merge) is a good model. `schedule` says how much islands communicate from round to round (gossip_schedule.h).
 //
 // The draw depends on seed, round and island alone, so each island knows whom to send its model to without being asked. A neighbour that is
 // lost or late counts as being where this island is.
@@ -27,6 +27,7 @@
 #include "comm/group.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
+#include "sync/gossip_schedule.h"
 #include "sync/islands/compressor.h"
 #include "sync/islands/flat_parameters.h"
 #include "sync/islands/merge.h"
@@ -65,7 +66,8 @@ class Gossip final : public Sync {
         messenger_({in_world_link(replica.replica_group), signature_of(options, replica), max_message_bytes(replica)}),
         quorum_(messenger_, quorum_options(options, replica)),
         parameters_(replica.parameters),
-        step_(at::full({1}, -1, at::kLong)) {
+        step_(at::full({1}, -1, at::kLong)),
+        plan_(options_, run_of_replica()) {
     if (options_.neighbours > messenger_.size() - 1)
       base::fail_input("sync.island.neighbours = {}: there are {} other islands", options_.neighbours, messenger_.size() - 1);
     if (options_.topology == Topology::random && options_.neighbours == 0 && options_.final_model == GossipFinal::merge)
@@ -101,10 +103,21 @@ class Gossip final : public Sync {
   StepMetrics metrics() override { return std::exchange(metrics_, {}); }
 
  private:
-  bool in_window(int64_t step) const {
-    if (options_.schedule != GossipSchedule::window || replica_.steps == 0) return false;
-    const double progress = static_cast<double>(step - options_.every) / static_cast<double>(replica_.steps);
-    return progress >= options_.window_start && progress < options_.window_start + options_.window_width;
+  // What this island sends, from the sizes of the whole model.
+  GossipRun run_of_replica() const {
+    int64_t elements = 0;
+    for (const FullParameter& one : replica_.model) elements += one.elements;
+    const int64_t islands = messenger_.size();
+    const auto all = [&](const Compressor& compressor) {
+      if (islands <= compressor.all_gather_limit()) return (islands - 1) * compressor.encoded_bytes(elements);
+      return (islands - 1) * (compressor.encoded_bytes(elements) + compressor.result_compressor().encoded_bytes(elements)) / islands;
+    };
+    return {.islands = static_cast<int>(islands),
+            .rounds = replica_.steps / options_.every,
+            .seed = replica_.seed,
+            .model_bytes = compressor_->encoded_bytes(elements),
+            .all_bytes = all(*compressor_),
+            .final_bytes = options_.final_model == GossipFinal::merge ? all(*exact_) : 0};
   }
 
   void round(int64_t step) {
@@ -114,10 +127,11 @@ class Gossip final : public Sync {
     if (replica_.trace) traced.emplace(replica_.trace->span("wait for islands", "sync"));
     int with = messenger_.size();
     double apart = 0;
-    if (options_.topology == Topology::complete || in_window(step)) {
+    const GossipIntensity now = plan_.at(step / options_.every);
+    if (now.with_all) {
       apart = average_all(step, *compressor_);
     } else {
-      const auto rows = mixing_rows(options_.topology, messenger_.size(), options_.neighbours, replica_.seed, step / options_.every);
+      const auto rows = mixing_rows(options_.topology, messenger_.size(), now.neighbours, replica_.seed, step / options_.every);
       std::tie(with, apart) = mix(step, rows);
     }
     traced.reset();
@@ -190,6 +204,7 @@ class Gossip final : public Sync {
   Quorum quorum_;
   FlatParameters parameters_;
   at::Tensor step_;
+  const GossipPlan plan_;
   bool wants_to_stop_ = false, stop_decided_ = false;
   RoundTrouble trouble_;
   int64_t bytes_ = 0;
@@ -242,10 +257,15 @@ RuleKeys gossip_keys() {
            {"neighbours", &O::neighbours, "With topology = \"random\": how many others, on average.", base::at_least(0)},
            {"schedule", &O::schedule,
             "When islands communicate: fixed and final as topology says all along; window: with all from window_start on, for "
-            "window_width.",
+            "window_width; linear and cosine: ever more, up to neighbours_end; budget: with all in the last rounds that budget_mib "
+            "allows.",
             kGossipScheduleNames},
            {"window_start", &O::window_start, "With schedule = \"window\", as a share of the run.", base::between(0, 1)},
            {"window_width", &O::window_width, "With schedule = \"window\", as a share of the run.", base::between(0, 1)},
+           {"neighbours_end", &O::neighbours_end, "With schedule = \"linear\" or \"cosine\": how many others at the end; 0: all.",
+            base::at_least(0)},
+           {"budget_mib", &O::budget_mib, "With schedule = \"budget\": what each island may send in all, the final merge included.",
+            base::more_than(0)},
            {"final", &O::final_model, "What the run ends with: the mean over all, or nothing.", kGossipFinalNames}}},
       &SyncOptions::gossip);
 }

@@ -105,10 +105,11 @@ inline constexpr base::EnumName<Topology> kTopologyNames[] = {{Topology::random,
                                                               {Topology::ring, "ring"},
                                                               {Topology::exponential, "exponential"},
                                                               {Topology::complete, "complete"}};
-// Whether all rounds follow the topology (fixed and final_only), or those in a window average over all islands.
-enum class GossipSchedule { fixed, final_only, window };
+// How much islands communicate from round to round (gossip_schedule.h).
+enum class GossipSchedule { fixed, final_only, window, linear, cosine, budget };
 inline constexpr base::EnumName<GossipSchedule> kGossipScheduleNames[] = {
-    {GossipSchedule::fixed, "fixed"}, {GossipSchedule::final_only, "final"}, {GossipSchedule::window, "window"}};
+    {GossipSchedule::fixed, "fixed"},   {GossipSchedule::final_only, "final"}, {GossipSchedule::window, "window"},
+    {GossipSchedule::linear, "linear"}, {GossipSchedule::cosine, "cosine"},    {GossipSchedule::budget, "budget"}};
 // What a gossip run ends with: the mean over all islands, or each island's own model.
 enum class GossipFinal { merge, none };
 inline constexpr base::EnumName<GossipFinal> kGossipFinalNames[] = {{GossipFinal::merge, "merge"}, {GossipFinal::none, "none"}};
@@ -121,6 +122,8 @@ struct GossipOptions {
   GossipSchedule schedule = GossipSchedule::final_only;
   double window_start = 0.9;
   double window_width = 0.05;
+  double neighbours_end = 0;  // linear, cosine; 0: all other islands
+  double budget_mib = 100;
   GossipFinal final_model = GossipFinal::merge;
 };
 

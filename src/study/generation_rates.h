@@ -19,7 +19,7 @@ struct GenerationRun {
 };
 struct WiringRates {
   std::vector<double> standard, ladder;  // tokens/s, by round
-  double ratio() const;                  // of the medians, ladder to standard
+  double ratio() const;                  // of the best rounds, ladder to standard: other programs only slow a round down
 };
 // Every run must give the token ids of one rank: else bad_input. `program`: the file of `cairn`; `scratch`: a folder.
 WiringRates measure_generation(const std::string& program, const std::string& scratch, const GenerationRun& run, base::Log& log);

@@ -117,6 +117,7 @@ struct ScheduleArguments {
   int ranks = 4, stages_per_rank = 0, micro_batches = 8;
   std::vector<double> costs_s{1, 1, 1};  // of a rank's share of the model: forward, input gradient, weight gradient
   double latency_s = 0;
+  std::string recompute = "none";  // ahead, late
   bool size_given = false, all = false;
 };
 

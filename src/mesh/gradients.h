@@ -39,6 +39,9 @@ class Gradients {
   virtual void expect_more(ParamId id, int64_t contributions) = 0;
   // Stands for the contribution of a pass that has none (no samples on this rank), at the point where others contribute.
   virtual void skip(ParamId /*id*/) {}
+  // From now on gradients of these parameters that are complete wait for `reduce`, which starts their reductions over ranks.
+  virtual void hold(ParamId /*id*/) {}
+  virtual void reduce(ParamId /*id*/) {}
   // The pass is over. Parameters without a contribution have no gradient in it.
   virtual void end_pass() {}
 };

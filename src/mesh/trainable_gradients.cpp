@@ -48,6 +48,12 @@ class TrainableGradients final : public Gradients {
   void skip(ParamId id) override {
     for (int32_t i = id.first; i < id.first + id.count; ++i) pass_on({i, 1}, [&](ParamId to) { into_.skip(to); });
   }
+  void hold(ParamId id) override {
+    for (int32_t i = id.first; i < id.first + id.count; ++i) pass_on({i, 1}, [&](ParamId to) { into_.hold(to); });
+  }
+  void reduce(ParamId id) override {
+    for (int32_t i = id.first; i < id.first + id.count; ++i) pass_on({i, 1}, [&](ParamId to) { into_.reduce(to); });
+  }
   void end_pass() override { into_.end_pass(); }
 
  private:

@@ -12,6 +12,10 @@
 #include "mesh/placement.h"
 #include "model/pass_options.h"
 
+namespace cairn::comm {
+class Group;
+}
+
 namespace cairn::model {
 
 struct ContextSplit;
@@ -73,6 +77,7 @@ struct Call {
   mesh::Gradients* into =
       nullptr;  // takes weight gradients that a block completes in its forward call (chunked cross entropy); may be null
   const PassOptions& options = kDefaultPassOptions;
+  comm::Group* progress = nullptr;  // driven between kernels, so that messages move while blocks compute; null: tp's
 
   // The fp8 linear layers of this call; null: none. Passes without weight gradients compute in full precision.
   const Fp8LinearLayers* fp8() const { return needs.weights ? options.fp8 : nullptr; }

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,11 @@ struct BlockOp {
   double adapter_scale = 1;
 };
 
+// How the tokens of the residual stream lie along tp (decoder/residual_stream.h).
+//   sharded     each rank has its tokens: [1, local tokens, embed]
+//   replicated  every rank has all of them: [batch, length, embed]
+enum class TokenLayout { sharded, replicated };
+
 // A description of a block without its code: the values it reads and writes, and its operations in order. Planners read cards.
 struct Card {
   std::string name = {};  // "layers.3.attention"
@@ -44,6 +50,7 @@ struct Card {
   std::vector<std::string> writes = {};
   std::vector<std::string> optional_reads = {};  // batch fields that it uses where they exist
   std::vector<BlockOp> operations = {};
+  std::map<std::string, TokenLayout> streams = {};  // of the values that it writes, those of the residual stream
   std::vector<std::string> buffers = {};
   bool fused_backward = false;  // both gradients come from one backward run (autograd inside), so a schedule cannot place them apart
 };

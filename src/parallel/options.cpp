@@ -42,7 +42,12 @@ base::Schema<MemoryOptions> memory_schema() {
             base::between(-1, 3)},
            {"accumulate_unsharded", &O::accumulate_unsharded,
             "With zero 2 or 3 and gradient accumulation: gradients accumulate unsharded and are reduce-scattered once a step, rather than "
-            "once for each micro-batch."}}};
+            "once for each micro-batch."},
+           {"partition_activations", &O::partition_activations,
+            "With mesh.tp above 1 and activation recomputation: each rank along tp keeps its part of the inputs of recomputed blocks "
+            "(ZeRO-R). false: each keeps all of them. Results are the same."},
+           {"prefetch_blocks", &O::prefetch_blocks,
+            "With zero 3: how many blocks ahead of their use parameters are gathered. 0: when a block needs them.", base::between(0, 16)}}};
 }
 
 base::Schema<PipelineOptions> pipeline_schema() {
@@ -74,7 +79,17 @@ base::Schema<PipelineOptions> pipeline_schema() {
         "island drawn anew, and its gradients come back the same way; fixed: it stays on its island. auto: random where the rule of the "
         "islands "
         "needs it (noloco), else fixed.",
-        kRoutingOptionNames}}};
+        kRoutingOptionNames},
+       {"scatter_boundaries",
+        &O::scatter_boundaries,
+        "With mesh.tp above 1: each rank along tp sends its part of what goes from stage to stage, and the next stage gathers it. false: "
+        "each sends all of it. Results are the same.",
+        {},
+        {"scatter_gather_tensors_in_pipeline"}},
+       {"reduce", &O::reduce,
+        "When gradients of a stage are reduced over ranks: early: each as soon as it is complete; stage: all after the stage's last "
+        "backward.",
+        kReduceTimeNames}}};
 }
 
 base::Schema<RecomputeOptions> recompute_schema() {
@@ -95,7 +110,12 @@ base::Schema<RecomputeOptions> recompute_schema() {
        {"inputs", &O::inputs,
         "Where the inputs of recomputed blocks wait: device; host: in host memory (activation offload), fetched one block ahead of their "
         "use, beside what a GPU computes.",
-        kRecomputeInputsNames}}};
+        kRecomputeInputsNames},
+       {"overlap", &O::overlap,
+        "With mesh.pp above 1, what a stage recomputes while it waits for the gradient of the next stage: first: what backward needs "
+        "first, which takes no more memory (with mode = stage, all of it); all: every block of the stage; none: nothing before the "
+        "gradient has arrived.",
+        kRecomputeOverlapNames}}};
 }
 
 base::Schema<TensorOptions> tensor_schema() {

@@ -26,6 +26,8 @@ base::Schema<MeshOptions> mesh_schema();
 struct MemoryOptions {
   int64_t zero = -1;  // ZeRO stage (plan.h); -1: 3 where mesh.shard is above 1, else 0
   bool accumulate_unsharded = true;
+  bool partition_activations = true;
+  int64_t prefetch_blocks = 1;
 };
 base::Schema<MemoryOptions> memory_schema();
 
@@ -38,6 +40,8 @@ struct PipelineOptions {
   std::vector<std::string> split;
   int64_t registers = 0;
   RoutingOption routing = RoutingOption::automatic;
+  bool scatter_boundaries = true;
+  ReduceTime reduce = ReduceTime::early;
 };
 base::Schema<PipelineOptions> pipeline_schema();
 
@@ -49,6 +53,7 @@ struct RecomputeOptions {
   double budget_mib = 0;
   bool except_last = false;
   RecomputeInputs inputs = RecomputeInputs::device;
+  RecomputeOverlap overlap = RecomputeOverlap::first;
 };
 base::Schema<RecomputeOptions> recompute_schema();
 

@@ -15,13 +15,14 @@ model::Losses run_without_samples(const Pass& pass) {
   for (int round = 0; round < (pass.into && pass.recompute && pass.options.recompute_stage ? 2 : 1); ++round)
     for (size_t i = 0; i < named.size(); ++i) {
       pass.at.fetch(named[i]);
-      const bool last = i + 1 == named.size();
-      if (!pass.into || !last) pass.at.release(named[i], last ? std::vector<mesh::ParamId>{} : named[i + 1]);
+      pass.at.fetch(weights_ahead(pass, named, 0, i, /*forward=*/true));
+      if (!pass.into || i + 1 < named.size()) pass.at.release(named[i], weights_kept(pass, named, 0, i, /*forward=*/true));
     }
   for (size_t i = named.size(); pass.into && i-- > 0;) {
     if (backward_needs_weights(pass, i)) pass.at.fetch(named[i]);
+    pass.at.fetch(weights_ahead(pass, named, 0, i, /*forward=*/false));
     for (const mesh::ParamId& id : named[i]) pass.into->skip(id);
-    pass.at.release(named[i], i > 0 && backward_needs_weights(pass, i - 1) ? named[i - 1] : std::vector<mesh::ParamId>{});
+    pass.at.release(named[i], weights_kept(pass, named, 0, i, /*forward=*/false));
   }
   if (pass.into) pass.into->end_pass();
   return no_losses(pass);

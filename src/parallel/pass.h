@@ -37,6 +37,7 @@ struct Pass {
   const model::PassOptions& options = model::kDefaultPassOptions;  // borrowed, the same for all passes of a run
   bool recompute = false;                                          // this pass recomputes the activations that `options` name
   std::vector<std::string> outputs = {};                           // values that blocks outside of this run read (other pipeline stages)
+  comm::Group* progress = nullptr;                                 // driven while blocks compute (model::Call); null: tp's
   model::Values* field_gradients = nullptr;                        // receives gradients of batch fields (a perturbation); null: not wanted
 };
 

@@ -37,4 +37,18 @@ enum class RecomputeInputs { device, host };
 inline constexpr base::EnumName<RecomputeInputs> kRecomputeInputsNames[] = {{RecomputeInputs::device, "device"},
                                                                             {RecomputeInputs::host, "host"}};
 
+// recompute.overlap: what a pipeline stage recomputes while it waits for the gradient of the stage after it.
+//   none   nothing: recomputation begins when the gradient has arrived
+//   first  what backward needs first: the last recomputed block, or the whole stage with RecomputeMode::stage
+//   all    every recomputed block of the stage, whose activations are then kept at once
+enum class RecomputeOverlap { none, first, all };
+inline constexpr base::EnumName<RecomputeOverlap> kRecomputeOverlapNames[] = {
+    {RecomputeOverlap::none, "none"}, {RecomputeOverlap::first, "first"}, {RecomputeOverlap::all, "all"}};
+
+// pipeline.reduce: when the gradients of a stage are reduced over ranks.
+//   early  each as soon as it is complete, while the stage's last backward still runs
+//   stage  all of them after that backward
+enum class ReduceTime { early, stage };
+inline constexpr base::EnumName<ReduceTime> kReduceTimeNames[] = {{ReduceTime::early, "early"}, {ReduceTime::stage, "stage"}};
+
 }  // namespace cairn::parallel

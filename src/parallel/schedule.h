@@ -7,9 +7,25 @@
 
 namespace cairn::parallel {
 
-// What a rank computes next. `backward` is both gradients at once; zero-bubble schedules place the input gradient (which the stage before
-// waits for) and the weight gradient (which nobody waits for) apart.
-enum class ActionKind { forward, backward, backward_input, backward_weight };
+// What a rank does next. Four kinds compute gradients or what they need:
+//   forward
+//   backward                         both gradients at once
+//   backward_input, backward_weight  the two apart (zero-bubble schedules): the stage before waits for the first, nobody for the second
+//   recompute                        activations that forward did not keep, before the gradient arrives; without it backward recomputes
+// Three move data, beside what the rank computes:
+//   gather   starts the all-gather of a stage's sharded weights (ZeRO 3); without it the step begins with all of them
+//   reduce   starts the reductions of a stage's gradients; without it each starts as soon as the gradient is complete
+//   offload  copies what a micro-batch keeps for recomputation to host memory, until its recompute or backward
+// Gather and reduce are of a stage and all its micro-batches; their micro_batch is 0.
+enum class ActionKind { forward, backward, backward_input, backward_weight, recompute, gather, reduce, offload };
+inline constexpr int kActionKinds = 8;
+
+// Whether the rank computes meanwhile nothing else.
+constexpr bool computes(ActionKind kind) { return kind <= ActionKind::recompute; }
+// Whether it is of a stage, not of one micro-batch.
+constexpr bool of_whole_stage(ActionKind kind) { return kind == ActionKind::gather || kind == ActionKind::reduce; }
+// Whether it makes the gradient that the stage before waits for.
+constexpr bool makes_input_gradient(ActionKind kind) { return kind == ActionKind::backward || kind == ActionKind::backward_input; }
 
 // One stage's work on one micro-batch.
 struct Action {
@@ -82,7 +98,7 @@ struct ScheduleRequest {
 // The schedule of that name and size. Bad input: an unknown name, or a size that the schedule cannot take; the error names one that it can.
 Schedule make_schedule(const ScheduleRequest& request);
 
-// Stage, kind and micro-batch as people write them: 0F0, 1B0, 3I2, 3W2.
+// Stage, kind and micro-batch as people write them: 0F0, 1B0, 3I2, 3W2, 0R1 (recompute), 0O1 (offload), 0UNSHARD (gather), 0REDUCE_GRAD.
 std::string to_string(const Action& action);
 
 }  // namespace cairn::parallel

@@ -9,6 +9,7 @@
 
 #include "base/memory_scope.h"
 #include "base/trace.h"
+#include "comm/group.h"
 #include "kernels/aten.h"
 #include "model/model.h"
 #include "model/named_parameters.h"
@@ -29,6 +30,17 @@ Part span(const Pass& pass, std::string_view name, std::string_view category) {
                                                                       : name.substr(dot + 1))};
 }
 
+std::vector<mesh::ParamId> weights_of_next(const Pass& pass, const std::vector<std::vector<mesh::ParamId>>& named, size_t first, size_t i,
+                                           bool forward, size_t blocks) {
+  std::vector<mesh::ParamId> next;
+  for (size_t k = 1; k <= blocks; ++k) {
+    if (forward ? i + k >= named.size() : k > i) break;
+    const size_t at = forward ? i + k : i - k;
+    if (forward || backward_needs_weights(pass, first + at)) next.insert(next.end(), named[at].begin(), named[at].end());
+  }
+  return next;
+}
+
 bool recomputes(const Pass& pass, size_t block) {
   return pass.recompute && !pass.options.recompute.empty() && pass.options.recompute[block];
 }
@@ -44,6 +56,16 @@ bool backward_needs_weights(const model::Card& card) {
                      [](const model::BlockOp& one) { return one.kind != model::BlockOp::Kind::lookup && !one.parameters.empty(); });
 }
 
+std::vector<mesh::ParamId> weights_ahead(const Pass& pass, const std::vector<std::vector<mesh::ParamId>>& named, size_t first, size_t i,
+                                         bool forward) {
+  return weights_of_next(pass, named, first, i, forward, static_cast<size_t>(pass.options.prefetch_blocks));
+}
+
+std::vector<mesh::ParamId> weights_kept(const Pass& pass, const std::vector<std::vector<mesh::ParamId>>& named, size_t first, size_t i,
+                                        bool forward) {
+  return weights_of_next(pass, named, first, i, forward, static_cast<size_t>(std::max(1, pass.options.prefetch_blocks)));
+}
+
 StageRun::StageRun(const Pass& pass, BlockRange blocks, bool releases)
     : pass_(pass),
       range_(blocks),
@@ -57,9 +79,11 @@ StageRun::StageRun(const Pass& pass, BlockRange blocks, bool releases)
             .slice = local_.slice(),
             .token_keys = local_.token_keys(),
             .into = pass.into,
-            .options = pass.options},
+            .options = pass.options,
+            .progress = pass.progress},
       keeps_(pass.into != nullptr),
-      stage_recomputed_(keeps_ && pass.recompute && pass.options.recompute_stage) {
+      stage_recomputed_(keeps_ && pass.recompute && pass.options.recompute_stage),
+      parts_(pass.model, pass.axes) {
   const size_t n = range_.last - range_.first;
   std::map<std::string, size_t> last;
   for (size_t i = 0; i < n; ++i)
@@ -71,7 +95,7 @@ StageRun::StageRun(const Pass& pass, BlockRange blocks, bool releases)
   for (size_t i = 0; i < n; ++i) named_.push_back(model::named_parameters(block(i).card()));
   saved_.resize(keeps_ ? n : 0);
   inputs_.resize(keeps_ ? n : 0);
-  offloaded_.resize(keeps_ ? n : 0);
+  done_.resize(keeps_ ? n : 0);
   booked_.reserve(n);
   for (size_t i = 0; keeps_ && i < n; ++i) booked_.emplace_back();
   for (const auto& [name, field] : local_.batch().fields) values_.put(name, field.tensor);
@@ -84,11 +108,14 @@ bool StageRun::recomputed(size_t i) const { return recomputes(pass_, range_.firs
 void StageRun::book(size_t i) {
   if (!pass_.memory) return;
   int64_t bytes = saved_[i].bytes();
-  for (const auto& [name, value] : inputs_[i])
-    if (value.tensor.defined()) bytes += static_cast<int64_t>(value.tensor.nbytes());
+  for (const auto& [name, kept] : inputs_[i]) bytes += kept.device_bytes();
   for (const std::string& name : block(i).card().writes)
     if (values_.has(name) && values_.in_flight(name).chunked_logits) bytes += values_.in_flight(name).chunked_logits->bytes();
   booked_[i] = base::BookedMemory(*pass_.memory, base::MemoryUse::activations, bytes);
+}
+
+void StageRun::progress() const {
+  if (pass_.progress) pass_.progress->progress();
 }
 
 // Keeps what a block reads, for its recomputation. Fields of the batch are there anyway.
@@ -97,30 +124,52 @@ void StageRun::save_inputs(size_t i, model::Values& from) {
     if (!local_.batch().fields.contains(name)) inputs_[i].emplace(name, from.in_flight(name));
 }
 
+// Keeps this rank's part of the inputs of a block, or all of them (PassOptions::partition_activations). Comes one block later, when a value
+// that was in flight has arrived.
+void StageRun::convert_inputs(size_t i) {
+  if (inputs_[i].empty()) return;
+  for (auto& [name, kept] : inputs_[i])
+    kept.convert(parts_, parts_.form(name, pass_.options.partition_activations), tokens(), block(i).card().name);
+  book(i);
+}
+
 // Starts to copy the inputs of a recomputed block to the host; device memory is released after the next block. Inputs of the last two
 // blocks stay: backward needs them at once.
 void StageRun::offload_inputs(size_t i) {
   if (i + 2 >= range_.last - range_.first) return;
-  for (auto& [name, value] : inputs_[i]) {
-    value.ready.wait();
-    offloaded_[i].emplace(name, std::exchange(value.tensor, {}));
-  }
+  convert_inputs(i);
+  for (auto& [name, kept] : inputs_[i]) kept.offload();
   offloading_ = i;
 }
 
 void StageRun::release_offloaded() {
   if (const auto one = std::exchange(offloading_, std::nullopt))
-    for (auto& [name, copy] : offloaded_[*one]) copy.release_device();
+    for (auto& [name, kept] : inputs_[*one]) kept.release_device();
 }
 
-// Fetches the inputs of this block, and starts to fetch those of the block that is recomputed next.
-void StageRun::fetch_inputs(size_t i) {
-  for (auto& [name, copy] : offloaded_[i]) copy.fetch();  // unless prefetched
+// Starts to fetch the inputs of the block that is recomputed next.
+void StageRun::prefetch_inputs(size_t i) {
   size_t next = i;
   while (next > 0 && !recomputed(next - 1)) --next;
   if (next > 0)
-    for (auto& [name, copy] : offloaded_[next - 1]) copy.fetch();
-  for (auto& [name, copy] : std::exchange(offloaded_[i], {})) inputs_[i].at(name).tensor = copy.take();
+    for (auto& [name, kept] : inputs_[next - 1]) kept.fetch();
+}
+
+void StageRun::offload() {
+  at::NoGradGuard no_grad;
+  for (KeptInputs& inputs : inputs_)
+    for (auto& [name, kept] : inputs) kept.offload();
+  for (auto& [name, kept] : stage_inputs_) kept.offload();
+}
+
+void StageRun::finish_offload() {
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    if (inputs_[i].empty()) continue;
+    for (auto& [name, kept] : inputs_[i]) kept.release_device();
+    book(i);
+  }
+  for (auto& [name, kept] : stage_inputs_) kept.release_device();
+  if (!stage_inputs_.empty()) booked_[0] = {};
 }
 
 // The call of a recomputation: a copy of the buffers, because running statistics have been updated already.
@@ -133,14 +182,15 @@ model::Call StageRun::recompute_call(model::Buffers& scratch) const {
           .needs = call_.needs,
           .slice = call_.slice,
           .token_keys = call_.token_keys,
-          .options = call_.options};
+          .options = call_.options,
+          .progress = call_.progress};
 }
 
 void StageRun::forward_block(size_t i, bool keep, const model::Call& call) {
   const auto traced = span(pass_, block(i).card().name, "forward");
   const size_t n = range_.last - range_.first;
   pass_.at.fetch(named_[i]);
-  if (i + 1 < n) pass_.at.fetch(named_[i + 1]);
+  pass_.at.fetch(weights_ahead(pass_, named_, range_.first, i, /*forward=*/true));
   if (keep && recomputed(i)) {
     save_inputs(i, values_);
     block(i).forward(values_, nullptr, call);
@@ -150,8 +200,11 @@ void StageRun::forward_block(size_t i, bool keep, const model::Call& call) {
   release_offloaded();
   if (keep && recomputed(i) && pass_.options.offload_inputs) offload_inputs(i);
   if (keep) book(i);
+  if (keep && i > 0) convert_inputs(i - 1);
+  if (keep && i + 1 == n) convert_inputs(i);
   // Backward needs the last block's weights at once.
-  if (releases_ && (!keeps_ || i + 1 < n)) pass_.at.release(named_[i], i + 1 < n ? named_[i + 1] : std::vector<mesh::ParamId>{});
+  if (releases_ && (!keeps_ || i + 1 < n)) pass_.at.release(named_[i], weights_kept(pass_, named_, range_.first, i, /*forward=*/true));
+  progress();
 }
 
 void StageRun::forward() {
@@ -162,11 +215,12 @@ void StageRun::forward() {
     for (size_t i = 0; i < n; ++i) {
       for (const std::string& name : block(i).card().reads)
         if (!made.contains(name) && !stage_inputs_.contains(name) && !local_.batch().fields.contains(name))
-          stage_inputs_.emplace(name, values_.value(name));
+          stage_inputs_.emplace(name, values_.value(name))
+              .first->second.convert(parts_, parts_.form(name, pass_.options.partition_activations), tokens(), name);
       made.insert(block(i).card().writes.begin(), block(i).card().writes.end());
     }
     int64_t bytes = 0;
-    for (const auto& [name, value] : stage_inputs_) bytes += static_cast<int64_t>(value.tensor.nbytes());
+    for (const auto& [name, kept] : stage_inputs_) bytes += kept.device_bytes();
     if (pass_.memory && n > 0) booked_[0] = base::BookedMemory(*pass_.memory, base::MemoryUse::activations, bytes);
   }
   for (size_t i = 0; i < n; ++i) {
@@ -189,26 +243,42 @@ void StageRun::recompute_stage() {
   const auto traced = span(pass_, "recompute", "recompute");
   model::Values kept = std::exchange(values_, {});
   for (const auto& [name, field] : local_.batch().fields) values_.put(name, field.tensor);
-  for (auto& [name, value] : std::exchange(stage_inputs_, {})) values_.put(name, value);
+  for (auto& [name, input] : std::exchange(stage_inputs_, {})) values_.put(name, input.take(parts_, name));
   model::Buffers scratch;
   const model::Call call = recompute_call(scratch);
   for (size_t i = 0; i < range_.last - range_.first; ++i) {
     forward_block(i, true, call);
     for (const std::string& name : dead_[i]) values_.drop(name);
   }
+  // A norm of a value that was in flight runs, and saves its statistics, when its result is waited for.
+  for (const std::string& name : pass_.outputs)
+    if (values_.has(name)) values_.get(name);
   values_ = std::move(kept);
 }
 
 void StageRun::recompute_block(size_t i) {
-  if (!recomputed(i)) return;
+  if (!recomputed(i) || done_[i]) return;
+  done_[i] = true;
   const auto traced = span(pass_, block(i).card().name, "recompute");
   model::Values values;
   for (const auto& [name, field] : local_.batch().fields) values.put(name, field.tensor);
-  fetch_inputs(i);
-  for (auto& [name, value] : std::exchange(inputs_[i], {})) values.put(name, value);
+  for (auto& [name, kept] : inputs_[i]) kept.fetch();  // unless prefetched
+  prefetch_inputs(i);
+  for (auto& [name, kept] : std::exchange(inputs_[i], {})) values.put(name, kept.take(parts_, block(i).card().name));
   model::Buffers scratch;
   block(i).forward(values, &saved_[i], recompute_call(scratch));
   book(i);
+  progress();
+}
+
+void StageRun::recompute() {
+  at::NoGradGuard no_grad;
+  recompute_stage();
+  for (size_t i = range_.last - range_.first; i-- > 0;) {
+    if (!recomputed(i)) continue;
+    recompute_block(i);
+    if (!pass_.options.recompute_all_ahead) return;
+  }
 }
 
 void StageRun::backward_input() {
@@ -218,6 +288,7 @@ void StageRun::backward_input() {
     const auto traced = span(pass_, block(i).card().name, "backward");
     recompute_block(i);
     block(i).backward_input(gradients_, saved_[i], call_);
+    progress();
   }
 }
 
@@ -233,6 +304,7 @@ void StageRun::backward_weight() {
     block(i).backward_weight(std::move(saved_[i]), *pass_.into, call_);
     saved_[i] = {};
     booked_[i] = {};
+    progress();
   }
 }
 
@@ -242,15 +314,14 @@ void StageRun::backward() {
   for (size_t i = range_.last - range_.first; i-- > 0;) {
     const auto traced = span(pass_, block(i).card().name, "backward");
     if (backward_needs_weights(pass_, range_.first + i)) pass_.at.fetch(named_[i]);
-    const std::vector<mesh::ParamId> next =
-        i > 0 && backward_needs_weights(pass_, range_.first + i - 1) ? named_[i - 1] : std::vector<mesh::ParamId>{};
-    pass_.at.fetch(next);
+    pass_.at.fetch(weights_ahead(pass_, named_, range_.first, i, /*forward=*/false));
     recompute_block(i);
     block(i).backward_input(gradients_, saved_[i], call_);
     block(i).backward_weight(std::move(saved_[i]), *pass_.into, call_);
     saved_[i] = {};
     booked_[i] = {};
-    if (releases_) pass_.at.release(named_[i], next);
+    if (releases_) pass_.at.release(named_[i], weights_kept(pass_, named_, range_.first, i, /*forward=*/false));
+    progress();
   }
 }
 

@@ -57,7 +57,7 @@ int64_t bytes_of(double bytes) { return static_cast<int64_t>(std::min(bytes, 1e1
 double leave_on_host(std::vector<parallel::ActivationBytes>& blocks, const std::vector<bool>& recomputed) {
   double ahead = 0;
   for (size_t i = 0; i < blocks.size(); ++i)
-    if (recomputed[i]) ahead = std::max(ahead, std::exchange(blocks[i].input, 0));
+    if (i < recomputed.size() && recomputed[i]) ahead = std::max(ahead, std::exchange(blocks[i].input, 0));
   return ahead;
 }
 

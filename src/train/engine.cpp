@@ -1,5 +1,7 @@
 #include "train/engine.h"
 
+#include "comm/group.h"
+
 namespace cairn::train {
 
 parallel::Pass pass_over(Engine& engine, const mesh::Batch& batch) {
@@ -11,7 +13,8 @@ parallel::Pass pass_over(Engine& engine, const mesh::Batch& batch) {
           .objective = *engine.objective,
           .random = engine.random,
           .context = engine.context,
-          .options = engine.options};
+          .options = engine.options,
+          .progress = engine.step_group && engine.step_group->size() > 1 ? engine.step_group : nullptr};
 }
 
 }  // namespace cairn::train

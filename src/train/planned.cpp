@@ -58,9 +58,11 @@ planner::StepRules step_rules(const Settings& s, const model::Model& model, cons
   const bool host = again.inputs == parallel::RecomputeInputs::host;
   if (again.mode == parallel::RecomputeMode::budget && again.budget_mib == 0)
     base::fail_input("recompute.mode = budget needs recompute.budget_mib: the memory that activations of one micro-batch may take");
-  if (host && again.mode != parallel::RecomputeMode::full && again.mode != parallel::RecomputeMode::selective)
-    base::fail_input("recompute.inputs = host: activation offload does not work with recompute.mode = {}: use full or selective",
-                     base::enum_name(parallel::kRecomputeModeNames, again.mode));
+  const bool stage = again.mode == parallel::RecomputeMode::stage && plan.mesh.extent("pp") > 1;
+  if (host && !stage && again.mode != parallel::RecomputeMode::full && again.mode != parallel::RecomputeMode::selective)
+    base::fail_input("recompute.inputs = host: activation offload does not work with recompute.mode = {}: use full or selective{}",
+                     base::enum_name(parallel::kRecomputeModeNames, again.mode),
+                     again.mode == parallel::RecomputeMode::stage ? ", or mesh.pp above 1" : "");
   if (host && !on_gpu)
     base::fail_input(
         "recompute.inputs = host: activation offload is for GPUs, and this run is on the CPU: leave it out, or use --device cuda");
@@ -70,6 +72,9 @@ planner::StepRules step_rules(const Settings& s, const model::Model& model, cons
                            .recompute_stage = again.mode == parallel::RecomputeMode::stage,
                            .recompute_last = !again.except_last,
                            .accumulate_unsharded = s.layout.memory.accumulate_unsharded,
+                           .partition_activations = s.layout.memory.partition_activations,
+                           .scatter_boundaries = s.layout.pipeline.scatter_boundaries,
+                           .prefetch_blocks = s.layout.memory.prefetch_blocks,
                            .whole_parameters = !optim::optimizer_needs(s.optim.kind).elementwise(),
                            .bucket_bytes = static_cast<int64_t>(s.sync.bucket_mib * (1 << 20)),
                            .reference_passes = step_method(s).needs.reference ? 1 : 0,

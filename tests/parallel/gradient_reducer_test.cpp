@@ -131,5 +131,31 @@ TEST(GradientMemory, IsNotReusedWhereOtherRanksTakePart) {
   });
 }
 
+TEST(GradientHold, KeepsCompleteGradientsUntilTheyAreReduced) {
+  harness::on_ranks(2, [](comm::World& world) {
+    GradientReducer::Parts parts = three_units(world);
+    parts.in_order = false;
+    GradientReducer reducer(std::move(parts));
+    const auto sent = [&] { return world.ledger().bytes_sent(world.rank(), comm::Purpose::gradient); };
+    for (int step = 0; step < 2; ++step) {
+      std::vector<int64_t> announced;
+      reducer.begin(1, 1, [&](int64_t slice) { announced.push_back(slice); });
+      for (int32_t i = 0; i < 3; ++i) reducer.hold({i});
+      world.everyone().barrier("begun").wait_host();
+      const int64_t before = sent();
+      one_pass(reducer);
+      world.everyone().barrier("passed").wait_host();
+      EXPECT_EQ(sent(), before);  // nothing has left
+      reducer.reduce({2});
+      world.everyone().barrier("reduced one").wait_host();
+      EXPECT_GT(sent(), before);
+      EXPECT_FALSE(reducer.is_complete());
+      reducer.finish();  // reduces the rest
+      expect_each(reducer, 2);
+      EXPECT_EQ(announced.size(), 3U);
+    }
+  });
+}
+
 }  // namespace
 }  // namespace cairn::parallel

@@ -36,14 +36,13 @@ TEST(ScheduleCsv, ReadsWhatPyTorchWrites) {
 }
 
 TEST(ScheduleCsv, NamesFileLineAndCell) {
-  const std::string form = "a cell is a stage, one of F B I W, and a micro-batch, such as 0F0";
+  const std::string form = "a cell is a stage, one of F B I W R O, and a micro-batch, such as 0F0; or a stage and UNSHARD or REDUCE_GRAD";
   EXPECT_EQ(why_not_read("0F0,0B0\n1F0,1X0"), "s.csv:2: cell 2, \"1X0\": " + form);
   for (const char* cell : {"F0", "0F", "0", "0F-1", "-1F0", "0F0x", "x", "0F 0", "\"0F0\""})
     EXPECT_EQ(why_not_read("0F0,," + std::string(cell)), "s.csv:1: cell 3, \"" + std::string(cell) + "\": " + form);
   EXPECT_EQ(why_not_read("0F0,0B0\n0F1"), "s.csv:2: cell 1, \"0F1\": stage 0 is on rank 0 (line 1) already; a stage has one rank");
-  EXPECT_EQ(
-      why_not_read("0SEND_F0"),
-      "s.csv:1: cell 1, \"0SEND_F0\": messages follow from the route by themselves; give the file with compute actions only (F, B, I, W)");
+  EXPECT_EQ(why_not_read("0SEND_F0"),
+            "s.csv:1: cell 1, \"0SEND_F0\": messages follow from the route by themselves; leave out SEND and RECV");
   EXPECT_EQ(why_not_read("(0F0;0B0)"),
             "s.csv:1: cell 1, \"(0F0;0B0)\": brackets are for two actions at once, such as (0F4;7B0)OVERLAP_F_B");
   EXPECT_NE(why_not_read("(;0F0)OVERLAP_F_B").find(form), std::string::npos);

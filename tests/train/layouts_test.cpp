@@ -85,6 +85,14 @@ INSTANTIATE_TEST_SUITE_P(
                                3,
                                {"memory.zero=3", "train.micro_batch=1", "recompute.mode=full", "recompute.except_last=true"}},
                     LayoutCase{"recompute_budget", 1, {"recompute.mode=budget", "recompute.budget_mib=0.3"}},
+                    LayoutCase{"zero3_no_prefetch", 3, {"memory.zero=3", "memory.prefetch_blocks=0", "train.micro_batch=1"}},
+                    LayoutCase{"zero3_prefetch3", 8, {"memory.zero=3", "memory.prefetch_blocks=3", "recompute.mode=full"}},
+                    LayoutCase{"zbv_zero3_recompute_all",
+                               4,
+                               {"mesh.pp=2", "memory.zero=3", "pipeline.schedule=zbv", "recompute.mode=full", "recompute.overlap=all"}},
+                    LayoutCase{"interleaved_reduce_stage",
+                               4,
+                               {"mesh.pp=2", "pipeline.schedule=interleaved", "pipeline.micro_batches=2", "pipeline.reduce=stage"}},
                     LayoutCase{"pp2_dp2_tp2", 8, {"mesh.pp=2", "mesh.tp=2", "memory.zero=1"}},
                     LayoutCase{"pp2_cp2_tp2", 8, {"mesh.pp=2", "mesh.cp=2", "mesh.tp=2", "memory.zero=3"}},
                     LayoutCase{"dp2_cp2_tp2", 8, {"mesh.cp=2", "mesh.tp=2", "memory.zero=2"}},
@@ -92,6 +100,48 @@ INSTANTIATE_TEST_SUITE_P(
                     LayoutCase{"gpt2_pp2_tp2", 4, {"mesh.pp=2", "mesh.tp=2"}, "gpt2"},
                     LayoutCase{"gpt2_cp2_zero3", 4, {"mesh.cp=2", "memory.zero=3"}, "gpt2"},
                     LayoutCase{"gpt2_pp3", 3, {"mesh.pp=3"}, "gpt2"}),
+    [](const auto& c) { return c.param.name; });
+
+// What only moves recomputation or data changes no bit of losses, gradients and parameters.
+class Switches : public testing::TestWithParam<LayoutCase> {};
+
+TEST_P(Switches, AreBitwiseIdentical) {
+  LayoutCase off = GetParam();
+  off.sets.insert(off.sets.end(), {"recompute.overlap=none", "memory.partition_activations=false", "pipeline.scatter_boundaries=false",
+                                   "memory.prefetch_blocks=0", "pipeline.reduce=early"});
+  const LayoutTrace expected = recorded(off);
+  std::vector<std::vector<std::string>> on{{}, {"recompute.overlap=all", "pipeline.reduce=stage", "memory.prefetch_blocks=2"}};
+  for (const std::vector<std::string>& sets : on) {
+    LayoutCase c = GetParam();
+    c.sets.insert(c.sets.end(), sets.begin(), sets.end());
+    const Difference found = first_difference(recorded(c), expected, 0);
+    EXPECT_EQ(found.step, 0) << found.what << " by " << found.largest << " of " << found.scale;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Every, Switches,
+    testing::Values(
+        LayoutCase{"gpipe_pp2_stage", 2, {"mesh.pp=2", "pipeline.schedule=gpipe", "pipeline.micro_batches=5", "recompute.mode=stage"}},
+        LayoutCase{"gpipe_pp3_full", 3, {"mesh.pp=3", "pipeline.schedule=gpipe", "pipeline.micro_batches=3", "recompute.mode=full"}},
+        LayoutCase{"pp4_stage_except_last",
+                   4,
+                   {"mesh.pp=4", "pipeline.micro_batches=5", "recompute.mode=stage", "recompute.except_last=true", "model.dropout=0.1"}},
+        LayoutCase{
+            "interleaved_full", 2, {"mesh.pp=2", "pipeline.schedule=interleaved", "pipeline.micro_batches=6", "recompute.mode=full"}},
+        LayoutCase{"zb_h1_selective", 3, {"mesh.pp=3", "pipeline.schedule=zb_h1", "recompute.mode=selective", "recompute.every=2"}},
+        LayoutCase{"zbv_stage", 2, {"mesh.pp=2", "pipeline.schedule=zbv", "pipeline.micro_batches=3", "recompute.mode=stage"}},
+        LayoutCase{"dualpipev_full", 2, {"mesh.pp=2", "pipeline.schedule=dualpipev", "pipeline.micro_batches=5", "recompute.mode=full"}},
+        LayoutCase{"tp2_full", 2, {"mesh.tp=2", "recompute.mode=full"}},
+        LayoutCase{"ladder_tp4_full", 4, {"mesh.tp=4", "model.residual=ladder", "recompute.mode=full"}},
+        LayoutCase{"parallel_tp2_full", 2, {"mesh.tp=2", "model.residual=parallel", "recompute.mode=full"}},
+        LayoutCase{"pp2_tp2_stage", 4, {"mesh.pp=2", "mesh.tp=2", "recompute.mode=stage"}},
+        LayoutCase{"pp2_cp2_tp2_full", 8, {"mesh.pp=2", "mesh.cp=2", "mesh.tp=2", "recompute.mode=full"}},
+        LayoutCase{"ladder_pp2_tp2_stage", 4, {"mesh.pp=2", "mesh.tp=2", "model.residual=ladder", "recompute.mode=stage"}},
+        LayoutCase{"parallel_zbv_tp2_full",
+                   4,
+                   {"mesh.pp=2", "mesh.tp=2", "model.residual=parallel", "pipeline.schedule=zbv", "recompute.mode=full"}},
+        LayoutCase{"gpt2_pp2_zero3", 4, {"mesh.pp=2", "memory.zero=3", "recompute.mode=stage"}, "gpt2"}),
     [](const auto& c) { return c.param.name; });
 
 TEST(LayoutsWithDropout, DrawTheSameMasks) {

@@ -140,6 +140,11 @@ CLI::App* add_schedule(CLI::App& app, ScheduleArguments& a) {
       ->expected(3)
       ->capture_default_str();
   command->add_option("--latency", a.latency_s, "Seconds that a message between two ranks takes")->capture_default_str();
+  command
+      ->add_option("--recompute", a.recompute,
+                   "Forward again before every backward: ahead, while a rank waits for the gradient; late, when it has arrived; none")
+      ->check(CLI::IsMember({"none", "ahead", "late"}))
+      ->capture_default_str();
   const char* files = "Files";
   command->add_option("--csv", a.csv, "Read the schedule, as PyTorch writes one: a line for each rank, cells like 0F0,1F0,,0B0")
       ->group(files);

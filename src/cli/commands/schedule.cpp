@@ -13,6 +13,7 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "parallel/schedule/csv.h"
+#include "parallel/schedule/extra_actions.h"
 #include "parallel/schedule/timeline.h"
 #include "parallel/schedule/timeline_svg.h"
 
@@ -30,17 +31,23 @@ parallel::RankCosts rank_costs(const ScheduleArguments& a) {
     if (!std::isfinite(one) || one < 0) base::fail_input("--costs {}: must be numbers, 0 or more", fmt::format("{}", one));
   if (a.costs_s[0] + a.costs_s[1] + a.costs_s[2] <= 0) base::fail_input("--costs 0,0,0: at least one of them must be more than 0");
   if (!std::isfinite(a.latency_s) || a.latency_s < 0) base::fail_input("--latency {}: must be a number, 0 or more", a.latency_s);
-  return {.forward_s = a.costs_s[0], .backward_input_s = a.costs_s[1], .backward_weight_s = a.costs_s[2], .transfer_s = a.latency_s};
+  return {.forward_s = a.costs_s[0],
+          .backward_input_s = a.costs_s[1],
+          .backward_weight_s = a.costs_s[2],
+          .transfer_s = a.latency_s,
+          .recompute_in_backward_s = a.recompute == "late" ? a.costs_s[0] : 0};
 }
 
 parallel::Schedule schedule_of(const ScheduleArguments& a) {
+  const parallel::ExtraActions extra{.recompute = a.recompute == "ahead"};
   if (a.csv.empty())
-    return parallel::make_schedule({.name = a.name.empty() ? "1f1b" : a.name,
-                                    .ranks = a.ranks,
-                                    .stages_per_rank = a.stages_per_rank,
-                                    .micro_batches = a.micro_batches});
+    return parallel::add_actions(parallel::make_schedule({.name = a.name.empty() ? "1f1b" : a.name,
+                                                          .ranks = a.ranks,
+                                                          .stages_per_rank = a.stages_per_rank,
+                                                          .micro_batches = a.micro_batches}),
+                                 extra);
   if (a.size_given) base::fail_input("--csv {}: the file says what runs where; leave out the name and the sizes", a.csv);
-  return parallel::read_schedule_csv(base::read_file(a.csv, kCsvBytes), a.csv);
+  return parallel::add_actions(parallel::read_schedule_csv(base::read_file(a.csv, kCsvBytes), a.csv), extra);
 }
 
 std::string sizes(const parallel::Schedule& schedule) {
@@ -78,16 +85,18 @@ int compare_all(const ScheduleArguments& a) {
     base::fail_input("--all compares every schedule: leave out the name, --stages-per-rank, --csv, --svg and --out-csv");
   const parallel::RankCosts costs = rank_costs(a);
   base::Terminal terminal;
-  terminal.line(
-      fmt::format("{} ranks, {} micro-batches; a rank's share of the model takes {} forward, {} for the input gradient, {} for the weight "
-                  "gradient; a message {}",
-                  a.ranks, a.micro_batches, seconds(costs.forward_s), seconds(costs.backward_input_s), seconds(costs.backward_weight_s),
-                  seconds(costs.transfer_s)));
+  terminal.line(fmt::format(
+      "{} ranks, {} micro-batches; a rank's share of the model takes {} forward, {} for the input gradient, {} for the weight "
+      "gradient{}; a message {}",
+      a.ranks, a.micro_batches, seconds(costs.forward_s), seconds(costs.backward_input_s), seconds(costs.backward_weight_s),
+      a.recompute == "none" ? "" : fmt::format(", a forward again before each backward ({})", a.recompute), seconds(costs.transfer_s)));
   terminal.line(fmt::format("{:<12}  {:>6}  {:>8}  {:>12}  {:>10}  {:>18}  {:>16}", "schedule", "stages", "bubble", "step", "step/ideal",
                             "live micro-batches", "activations kept"));
   for (const std::string& name : parallel::schedule_names()) {
     try {
-      const parallel::Schedule schedule = parallel::make_schedule({.name = name, .ranks = a.ranks, .micro_batches = a.micro_batches});
+      const parallel::Schedule schedule =
+          parallel::add_actions(parallel::make_schedule({.name = name, .ranks = a.ranks, .micro_batches = a.micro_batches}),
+                                {.recompute = a.recompute == "ahead"});
       const parallel::TimelineStats figures = parallel::timeline_stats(parallel::timeline(schedule, parallel::even_costs(schedule, costs)));
       int live = 0;
       for (const parallel::RankTimelineStats& rank : figures.ranks) live = std::max(live, rank.live_micro_batches);

@@ -122,7 +122,7 @@ class AttentionBlock final : public Block {
                              keep && count == all.size(0) ? &normed : nullptr);
         },
         parts_.qkv.is_fp8(call) ? &normed : nullptr);
-    progress_tp(call);
+    progress_messages(call);
     const auto [batch, length] = in.batch_shape;
     const at::Tensor qkv = projected.view({batch, length, -1});
     Heads heads = split(qkv, counts);
@@ -145,7 +145,7 @@ class AttentionBlock final : public Block {
           kernels::attend(heads.q, seen.k, seen.v, options(call, length, places.documents, seen.documents, call.cache ? nullptr : &places));
       mixed = std::move(attended.out), lse = std::move(attended.lse);
     }
-    progress_tp(call);
+    progress_messages(call);
     branch_.end_forward(values, in, mixed.view({batch * length, -1}), parts_.out, call, keep ? &mixed_heads : nullptr);
     if (!keep) return;
     CAIRN_CHECK(!call.cache, "{}: a KV cache is for decoding, not for gradients", card_.name);
@@ -169,7 +169,7 @@ class AttentionBlock final : public Block {
                                 count == all.size(0) ? &dout : nullptr);
     };
     const ResidualBranch::Back from = branch_.begin_backward(gradients, saved, call, into_heads, &dout);
-    progress_tp(call);
+    progress_messages(call);
     const at::Tensor dqkv = at::empty_like(qkv);
     const Heads into = split(dqkv, counts);
     Heads d = parts_.q_norm ? Heads{at::empty_like(heads.q), at::empty_like(heads.k), into.v} : into;
@@ -198,7 +198,7 @@ class AttentionBlock final : public Block {
     } else {
       rotate(into.q, places, call, /*inverse=*/true, &d.q), rotate(into.k, places, call, /*inverse=*/true, &d.k);
     }
-    progress_tp(call);
+    progress_messages(call);
     const at::Tensor din = at::empty_like(from.dout);
     const auto back = [&](const at::Tensor& sums, int64_t begin, int64_t count) {
       parts_.qkv.input_gradient(sums.narrow(0, begin, count), rows(dqkv).narrow(0, begin, count), call,
@@ -214,7 +214,7 @@ class AttentionBlock final : public Block {
     Operand attended = Operand::take(saved, "mixed");
     if (attended.values.defined()) attended.values = attended.values.flatten(0, 1).flatten(1);
     parts_.out.product_gradient(into, attended, Operand::take(saved, "dout"), call);
-    progress_tp(call);
+    progress_messages(call);
     if (parts_.q_norm) {
       parts_.k_norm->weight_gradient(into, saved.take("dk"), saved.take("raw_k"), saved.take("k_statistics"), call);
       parts_.q_norm->weight_gradient(into, saved.take("dq"), saved.take("raw_q"), saved.take("q_statistics"), call);

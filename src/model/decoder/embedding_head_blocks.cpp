@@ -34,6 +34,7 @@ class EmbeddingBlock final : public Block {
         .optional_reads = {"perturbation"},
         .operations = {
             {.name = "lookup", .kind = BlockOp::Kind::lookup, .parameters = {table}, .axes = {"embed"}, .saved_elements_per_token = 1}}};
+    card_.streams = {{"hidden.0", stream_}};
     if (!positions) return;
     card_.optional_reads = {"perturbation", "positions"};
     card_.operations.push_back({.name = "positions",

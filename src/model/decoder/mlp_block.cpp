@@ -61,7 +61,7 @@ class MlpBlock final : public Block {
           parts_.up.forward(up.narrow(0, begin, count), from, call, keep && whole ? &normed : nullptr);
         },
         parts_.up.is_fp8(call) ? &normed : nullptr);
-    progress_tp(call);
+    progress_messages(call);
     if (!parts_.gated) active = at::gelu(up, "tanh");
     if (parts_.gated && !fused && !activates) kernels::swiglu(active, up, notes);
     branch_.end_forward(values, in, active, parts_.down, call, keep ? &activated : nullptr);
@@ -86,7 +86,7 @@ class MlpBlock final : public Block {
           parts_.down.input_gradient(into, from, call, count == all.size(0) ? &dout : nullptr);
         },
         &dout);
-    progress_tp(call);
+    progress_messages(call);
     if (parts_.gated && !fused) {
       kernels::swiglu_backward(up, active, up, again ? &active : nullptr, parts_.up.is_fp8(call) ? &dwidened.amax : nullptr);
     } else if (!parts_.gated) {
@@ -108,7 +108,7 @@ class MlpBlock final : public Block {
 
   void backward_weight(Saved&& saved, mesh::Gradients& into, const Call& call) const override {
     parts_.down.product_gradient(into, Operand::take(saved, "active"), Operand::take(saved, "dout"), call);
-    progress_tp(call);
+    progress_messages(call);
     parts_.up.weight_gradient(into, Operand::take(saved, "in"), Operand::take(saved, "dup"), call);
     branch_.weight_gradients(saved, into, parts_.down, call);
   }

@@ -11,8 +11,8 @@ namespace cairn::model {
 ResidualBranch::ResidualBranch(BlockIo io, std::optional<Norm> norm, int64_t embed, double dropout)
     : io_(std::move(io)), norm_(std::move(norm)), embed_(embed), dropout_(dropout) {}
 
-void progress_tp(const Call& call) {
-  if (comm::Group* tp = call.axes.find("tp")) tp->progress();
+void progress_messages(const Call& call) {
+  if (comm::Group* group = call.progress ? call.progress : call.axes.find("tp")) group->progress();
 }
 
 void ResidualBranch::describe(Card& card) const {
@@ -21,6 +21,8 @@ void ResidualBranch::describe(Card& card) const {
   for (const std::string& other : {io_.onto, io_.with})
     if (!other.empty()) card.reads.push_back(other);
   card.writes = {io_.writes};
+  if (norm_) card.streams[io_.writes] = TokenLayout::sharded;
+  if (!norm_ && !io_.onto.empty()) card.streams[io_.writes] = TokenLayout::replicated;
   if (const std::string onto = norm_ ? io_.reads : io_.onto; !onto.empty()) {
     BlockOp add{.name = "add", .kind = BlockOp::Kind::add, .axes = {"embed"}, .reads = {card.operations.back().name}};
     if (!io_.with.empty()) add.reads.push_back(io_.with);

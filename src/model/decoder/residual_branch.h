@@ -17,8 +17,8 @@ struct BlockIo {
   std::string onto = {}, with = {};
 };
 
-// Drives pending collectives along tp. Called between the kernels of a branch.
-void progress_tp(const Call& call);
+// Drives messages in flight. Called between the kernels of a branch.
+void progress_messages(const Call& call);
 
 // The begin and the end of a residual branch h (attention or MLP), which are the same for both. Two kinds:
 //

@@ -7,6 +7,7 @@
 #include "comm/work.h"
 #include "mesh/box.h"
 #include "model/call.h"
+#include "model/card.h"
 #include "model/decoder/norm.h"
 
 namespace cairn::model {
@@ -18,10 +19,10 @@ namespace cairn::model {
 // token. A layer all-gathers the tokens before its first linear layer and reduce-scatters its output; the gradient of either is the other.
 // A replicated parameter sees only some of the tokens (or heads) on each rank, so its gradient is summed over tp.
 
-// sharded: as above. replicated: every rank has the whole stream, and layers end with an all-reduce, which ladder and parallel wirings
-// (decoder/wiring.h) overlap with other blocks. Gradients of replicated parameters are then computed for local tokens only and summed.
+// That is TokenLayout::sharded (card.h). replicated: every rank has the whole stream, and layers end with an all-reduce, which ladder and
+// parallel wirings (decoder/wiring.h) overlap with other blocks. Gradients of replicated parameters are then computed for local tokens
+// only and summed.
 // Decoding (Call::cache) always replicates the stream, whatever the wiring: a step has one token per sequence.
-enum class TokenLayout { sharded, replicated };
 
 // Samples and positions of the pass, on all ranks along tp together.
 struct BatchShape {

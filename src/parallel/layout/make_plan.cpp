@@ -21,6 +21,7 @@
 #include "parallel/pipeline/stage_edges.h"
 #include "parallel/schedule/check.h"
 #include "parallel/schedule/csv.h"
+#include "parallel/schedule/extra_actions.h"
 
 namespace cairn::parallel {
 namespace {
@@ -190,6 +191,17 @@ Schedule schedule_of(const PipelineOptions& options, int ranks, int micro_batche
         "pipeline.micro_batches to fit",
         options.csv, schedule.ranks(), schedule.micro_batches, ranks, micro_batches);
   return schedule;
+}
+
+Schedule schedule_of(const LayoutOptions& options, const Plan& plan, int micro_batches) {
+  const RecomputeOptions& recompute = options.recompute;
+  const bool recomputes = recompute.mode != RecomputeMode::none;
+  return add_actions(schedule_of(options.pipeline, plan.mesh.extent("pp"), micro_batches),
+                     {.recompute = recomputes && recompute.overlap != RecomputeOverlap::none,
+                      .except_last = recompute.except_last,
+                      .offload = recomputes && recompute.inputs == RecomputeInputs::host,
+                      .gather = plan.zero == 3,
+                      .reduce = options.pipeline.reduce == ReduceTime::stage});
 }
 
 void fit_to_model(Plan& plan, const model::Model& model, const PipelineOptions& pipeline, int64_t length) {

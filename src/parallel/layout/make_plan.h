@@ -31,5 +31,7 @@ void fit_to_model(Plan& plan, const model::Model& model, const PipelineOptions& 
 
 // The pipeline's schedule for so many micro-batches, from its name or its file, checked.
 Schedule schedule_of(const PipelineOptions& options, int ranks, int micro_batches);
+// The same with the recomputations, offloads, gathers and reductions that these options ask for (schedule/extra_actions.h).
+Schedule schedule_of(const LayoutOptions& options, const Plan& plan, int micro_batches);
 
 }  // namespace cairn::parallel

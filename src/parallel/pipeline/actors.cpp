@@ -44,36 +44,64 @@ class Builder {
   }
 
   struct Stage {
-    int forward = -1, backward = -1, weight = -1;  // actors; -1: not there
+    int forward = -1, backward = -1, weight = -1, recompute = -1, offload = -1, gather = -1, reduce = -1;  // actors; -1: not there
   };
 
-  // The compute queue of a rank. If some weight gradients of a stage are split off, all micro-batches have a turn of the weight actor; it
-  // does nothing where backward did both gradients.
+  // Adds a turn of a stage's actor to the rank's compute queue.
+  void take_turn(int& actor, const char* letter, Role role, const Action& action, double seconds) {
+    const int64_t turns = of_whole_stage(action.kind) ? 1 : -1;
+    if (actor < 0)
+      actor = add({.name = fmt::format("{}{}", action.stage, letter), .queue = built_.compute, .seconds = seconds, .turns = turns},
+                  {.role = role, .stage = action.stage});
+    built_.graph.queues[static_cast<size_t>(built_.compute)].order.push_back({actor, action.micro_batch});
+  }
+
+  // The compute queue of a rank. If a stage has some weight gradients, recomputations or offloads, all its micro-batches have a turn of
+  // that actor, because each reads all activations; it does nothing for those that the schedule does not list.
   void compute(int rank) {
     const std::vector<Action>& actions = schedule_.actions[static_cast<size_t>(rank)];
-    const int queue = built_.graph.add_queue({.name = fmt::format("rank {}", rank), .ordered = true});
-    built_.compute = queue;
-    std::set<int> splits;
-    for (const Action& action : actions)
-      if (action.kind == ActionKind::backward_weight) splits.insert(action.stage);
-    const auto actor = [&](int& of, const char* letter, Role role, const Action& action, double seconds) {
-      if (of < 0)
-        of = add({.name = fmt::format("{}{}", action.stage, letter), .queue = queue, .seconds = seconds},
-                 {.role = role, .stage = action.stage});
-      built_.graph.queues[static_cast<size_t>(queue)].order.push_back({of, action.micro_batch});
+    built_.compute = built_.graph.add_queue({.name = fmt::format("rank {}", rank), .ordered = true});
+    std::map<ActionKind, std::set<std::pair<int, int>>> listed;
+    std::map<ActionKind, std::set<int>> has;
+    for (const Action& action : actions) {
+      listed[action.kind].insert({action.stage, action.micro_batch});
+      has[action.kind].insert(action.stage);
+    }
+    const auto lacks = [&](ActionKind kind, const Action& at) {
+      return has[kind].contains(at.stage) && !listed[kind].contains({at.stage, at.micro_batch});
     };
     for (const Action& action : actions) {
       Stage& stage = stages_[action.stage];
-      const bool split = splits.contains(action.stage);
-      if (action.kind == ActionKind::forward) {
-        actor(stage.forward, "F", Role::forward, action, 1);
-      } else if (action.kind == ActionKind::backward_weight) {
-        actor(stage.weight, "W", Role::weight, action, 1);
-      } else {
-        actor(stage.backward, "B", Role::backward, action, split ? 1 : 2);
-        if (action.kind == ActionKind::backward_input)
-          built_.parts[static_cast<size_t>(stage.backward)].split_backward.insert(action.micro_batch);
-        if (action.kind == ActionKind::backward && split) actor(stage.weight, "W", Role::weight, action, 1);
+      switch (action.kind) {
+        case ActionKind::forward:
+          take_turn(stage.forward, "F", Role::forward, action, 1);
+          if (lacks(ActionKind::offload, action)) take_turn(stage.offload, "O", Role::offload, action, 0);
+          break;
+        case ActionKind::backward:
+        case ActionKind::backward_input:
+          if (lacks(ActionKind::recompute, action)) take_turn(stage.recompute, "R", Role::recompute, action, 1);
+          take_turn(stage.backward, "B", Role::backward, action, has[ActionKind::backward_weight].contains(action.stage) ? 1 : 2);
+          if (action.kind == ActionKind::backward_input)
+            built_.parts[static_cast<size_t>(stage.backward)].split_backward.insert(action.micro_batch);
+          if (lacks(ActionKind::backward_weight, action)) take_turn(stage.weight, "W", Role::weight, action, 1);
+          break;
+        case ActionKind::backward_weight:
+          take_turn(stage.weight, "W", Role::weight, action, 1);
+          break;
+        case ActionKind::recompute:
+          take_turn(stage.recompute, "R", Role::recompute, action, 1);
+          built_.parts[static_cast<size_t>(stage.recompute)].listed.insert(action.micro_batch);
+          break;
+        case ActionKind::offload:
+          take_turn(stage.offload, "O", Role::offload, action, 0);
+          built_.parts[static_cast<size_t>(stage.offload)].listed.insert(action.micro_batch);
+          break;
+        case ActionKind::gather:
+          take_turn(stage.gather, "UNSHARD", Role::gather, action, 0);
+          break;
+        case ActionKind::reduce:
+          take_turn(stage.reduce, "REDUCE_GRAD", Role::reduce, action, 0);
+          break;
       }
     }
   }
@@ -128,7 +156,8 @@ class Builder {
                             .writer = stage.forward,
                             .readers = {stage.backward},
                             .count = count == registers_.activations.end() ? schedule_.micro_batches : count->second};
-    if (stage.weight >= 0) kept.readers.push_back(stage.weight);
+    for (const int reader : {stage.weight, stage.recompute, stage.offload})
+      if (reader >= 0) kept.readers.push_back(reader);
     built_.graph.add_register(std::move(kept));
     // Carries order only: a weight gradient may come much later.
     if (stage.weight >= 0) connect(fmt::format("stage {}'s input gradient", number), stage.backward, stage.weight, schedule_.micro_batches);

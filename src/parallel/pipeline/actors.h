@@ -10,15 +10,17 @@
 
 namespace cairn::parallel {
 
-// A pipeline as actors (base/actors/graph.h): each stage's forward, its backward, its weight gradient where the schedule splits them, and
-// the messages along stage edges. A rank's compute queue follows its list of the schedule; a link's queue follows the order in which
-// messages are made. Registers bound what is in flight: send buffers, receive buffers, and the activations that a stage keeps.
+// A pipeline as actors (base/actors/graph.h): each stage's forward and backward, its weight gradient, recomputation, offload, gather and
+// reduction where the schedule has them, and the messages along stage edges. A rank's compute queue follows its list of the schedule; a
+// link's queue follows the order in which messages are made. Registers bound what is in flight: send buffers, receive buffers, and the
+// activations that a stage keeps.
 struct PipelineActors {
-  enum class Role { forward, backward, weight, move, send, receive };
+  enum class Role { forward, backward, weight, recompute, offload, gather, reduce, move, send, receive };
   struct Part {
     Role role = Role::forward;
     int stage = 0;                                      // of actors that compute
     std::set<int64_t> split_backward = {};              // of a backward: micro-batches whose weight gradient is an action of its own
+    std::set<int64_t> listed = {};                      // of a recompute or offload: micro-batches that the schedule lists; others pass
     StageEdge edge = {};                                // of actors that send, receive or move
     bool gradient = false;                              // the gradient of the edge's value, in the other direction
     std::vector<StageMessage> reads = {}, writes = {};  // of actors that compute: edges by input and by output; micro_batch is unused

@@ -12,6 +12,8 @@
 #include <optional>
 #include <utility>
 
+#include <c10/util/accumulate.h>
+
 #include "base/actors/runtime.h"
 #include "base/check.h"
 #include "base/clock.h"
@@ -21,6 +23,7 @@
 #include "kernels/aten.h"
 #include "model/model.h"
 #include "model/named_parameters.h"
+#include "parallel/activations/stream_parts.h"
 #include "parallel/layout/model_shard.h"
 #include "parallel/pipeline/actors.h"
 #include "parallel/schedule/check.h"
@@ -61,6 +64,7 @@ struct Pipeline::Prepared {
 struct Pipeline::Messages {
   Pipeline& owner;
   std::span<const Pass> passes;
+  StreamParts parts;
   std::map<std::pair<int, int>, mesh::Batch> routed = {};  // by stage and micro-batch: batches of other islands that are routed here
   struct PendingReceive {
     StageMessage message;
@@ -84,19 +88,28 @@ struct Pipeline::Messages {
     return m.gradient ? owner.shapes_.contains(key) : owner.shapes_received_.contains({key, from});
   }
 
+  // What crosses a border along tp: each rank's part of it, or (pipeline.scatter_boundaries = false) all of it on every rank. A value that
+  // is in parts where it should cross as a whole was gathered by the stage (`boundary`), since all ranks along tp must do that in one
+  // order.
+  StreamForm form(const StageMessage& m) const { return parts.form(m.edge.value, passes.front().options.scatter_boundaries); }
+  at::Tensor boundary(const StageMessage& m, const at::Tensor& value, int64_t tokens) const {
+    return form(m) == StreamForm::whole ? parts.to_form(value, StreamForm::whole, tokens, m.edge.value) : value;
+  }
+
   base::PendingTurn send(const StageMessage& m, const at::Tensor& tensor, int to) {
-    const at::Tensor dense = tensor.contiguous();
+    const at::Tensor whole = tensor.contiguous();
+    const at::Tensor dense = form(m) == StreamForm::part ? parts.to_form(whole, StreamForm::part, 0, m.edge.value) : whole;
     // The first value of a shape is preceded by a header.
     comm::Work announced;
     if (!m.gradient && owner.shapes_sent_.insert({shape_leaving(m), to}).second) {
-      CAIRN_CHECK(dense.dim() <= kMaxDims, "{} has {} dims", m.edge.value, dense.dim());
+      CAIRN_CHECK(whole.dim() <= kMaxDims, "{} has {} dims", m.edge.value, whole.dim());
       const at::Tensor header = at::zeros({kMaxDims + 2}, at::kLong);
       auto* numbers = header.mutable_data_ptr<int64_t>();
-      numbers[0] = static_cast<int64_t>(dense.scalar_type());
-      numbers[1] = dense.dim();
-      for (int64_t i = 0; i < dense.dim(); ++i) numbers[2 + i] = dense.size(i);
+      numbers[0] = static_cast<int64_t>(whole.scalar_type());
+      numbers[1] = whole.dim();
+      for (int64_t i = 0; i < whole.dim(); ++i) numbers[2 + i] = whole.size(i);
       announced = owner.topology_.all.send(header, to, {comm::Purpose::control, m.edge.value});
-      owner.shapes_[shape_leaving(m)] = {dense.sizes().vec(), static_cast<int>(dense.scalar_type())};
+      owner.shapes_[shape_leaving(m)] = {whole.sizes().vec(), static_cast<int>(whole.scalar_type())};
     }
     const comm::Work sent = owner.topology_.all.send(dense, to, {comm::Purpose::activation, m.edge.value});
     base::Trace* const trace = passes.front().trace;
@@ -122,7 +135,10 @@ struct Pipeline::Messages {
     }
     const auto& [shape, dtype] = owner.shapes_.at(key);
     const auto options = at::TensorOptions().dtype(static_cast<at::ScalarType>(dtype)).device(passes.front().batch.ids.device());
-    one.tensor = at::empty(shape, options);
+    if (form(one.message) == StreamForm::part)
+      one.tensor = at::empty({parts.part_elements(c10::multiply_integers(shape))}, options);
+    else
+      one.tensor = at::empty(shape, options);
     one.work = owner.topology_.all.recv(one.tensor, rank, {comm::Purpose::activation, one.message.edge.value});
     one.started = true;
   }
@@ -147,7 +163,8 @@ struct Pipeline::Messages {
       start_receive(*next, rank);
     }
     one.work.wait();
-    return std::move(one.tensor);
+    const std::vector<int64_t>& shape = owner.shapes_.at(shape_arriving(one.message)).first;
+    return parts.from_form(std::exchange(one.tensor, {}), form(one.message), shape, one.message.edge.value);
   }
 };
 
@@ -185,6 +202,16 @@ const Pipeline::Prepared& Pipeline::prepared(int micro_batches, bool gradients) 
   return *found;
 }
 
+std::vector<mesh::ParamId> Pipeline::weights_of(int stage) const {
+  std::vector<mesh::ParamId> named;
+  const BlockRange range = blocks_of_stage(plan_, stage, model_.blocks().size());
+  for (size_t i = range.first; i < range.last; ++i) {
+    const std::vector<mesh::ParamId> ids = model::named_parameters(model_.blocks()[i]->card());
+    named.insert(named.end(), ids.begin(), ids.end());
+  }
+  return named;
+}
+
 // What one run does at each turn of its actors.
 struct Pipeline::Run {
   Pipeline& owner;
@@ -196,6 +223,8 @@ struct Pipeline::Run {
   std::vector<model::Losses> losses = {};
   double begun = 0;
   int64_t live = 0;
+  std::map<int, int> turns_left = {};                   // by stage of this rank: compute actions of this run that are to come
+  std::shared_ptr<StageInFlight> offloading = nullptr;  // whose copies to the host are on their way
 
   double now() const { return base::seconds(owner.topology_.all.world().wall().now()); }
   int last_stage() const { return plan.schedule.stages() - 1; }
@@ -240,7 +269,8 @@ struct Pipeline::Run {
     StageRun& run = *stage->run;
     for (size_t i = 0; i < values.size(); ++i) run.put(part.reads[i].edge.value, std::move(values[i]));
     run.forward();
-    for (size_t i = 0; i < part.writes.size(); ++i) turn.output(i) = run.output(part.writes[i].edge.value);
+    for (size_t i = 0; i < part.writes.size(); ++i)
+      turn.output(i) = leaving(at_turn(part.writes[i], turn), run.output(part.writes[i].edge.value), run);
     if (part.stage == last_stage()) losses[static_cast<size_t>(turn.tag())] = run.evaluate_objective();
     run.drop_outputs();
     if (gradients) {
@@ -259,7 +289,8 @@ struct Pipeline::Run {
     for (size_t i = 0; i < values.size(); ++i) run.put_gradient(part.reads[i].edge.value, std::move(values[i]));
     const bool split_backward = part.split_backward.contains(turn.tag());
     split_backward ? run.backward_input() : run.backward();
-    for (size_t i = 0; i < part.writes.size(); ++i) turn.output(i) = run.input_gradient(part.writes[i].edge.value);
+    for (size_t i = 0; i < part.writes.size(); ++i)
+      turn.output(i) = leaving(at_turn(part.writes[i], turn), run.input_gradient(part.writes[i].edge.value), run);
     if (!split_backward) release_stage(kept);
     measured(split_backward ? ActionKind::backward_input : ActionKind::backward, part, turn, from);
   }
@@ -273,6 +304,54 @@ struct Pipeline::Run {
     measured(ActionKind::backward_weight, part, turn, from);
   }
 
+  // A value on its way out of a stage, as its message carries it.
+  at::Tensor leaving(const StageMessage& message, at::Tensor value, const StageRun& run) const {
+    if (rank_of(arrives(message)) == owner.topology_.along) return value;  // it stays here
+    return messages.boundary(message, value, run.tokens());
+  }
+
+  void recompute(const PipelineActors::Part& part, base::TurnBuffers& turn) {
+    if (empty(turn) || !part.listed.contains(turn.tag())) return;
+    const double from = now();
+    std::any_cast<const std::shared_ptr<StageInFlight>&>(turn.input(0))->run->recompute();
+    measured(ActionKind::recompute, part, turn, from);
+  }
+
+  // The copy runs beside the next action, which then frees the memory.
+  void offload(const PipelineActors::Part& part, base::TurnBuffers& turn) {
+    if (empty(turn) || !part.listed.contains(turn.tag())) return;
+    const double from = now();
+    offloading = std::any_cast<const std::shared_ptr<StageInFlight>&>(turn.input(0));
+    offloading->run->offload();
+    measured(ActionKind::offload, part, turn, from);
+  }
+
+  void gather(const PipelineActors::Part& part, const base::TurnBuffers& turn) {
+    const double from = now();
+    passes.front().at.fetch(owner.weights_of(part.stage));
+    measured(ActionKind::gather, part, turn, from);
+  }
+
+  void reduce(const PipelineActors::Part& part, const base::TurnBuffers& turn) {
+    const double from = now();
+    for (const mesh::ParamId& id : owner.weights_of(part.stage)) passes.front().into->reduce(id);
+    measured(ActionKind::reduce, part, turn, from);
+  }
+
+  // After an action of a stage: frees what was offloaded before it, and the stage's weights after its last action.
+  void acted(const PipelineActors::Part& part, const std::shared_ptr<StageInFlight>& offloaded) {
+    if (offloaded) offloaded->run->finish_offload();
+    if (offloaded == offloading) offloading.reset();
+    if (--turns_left.at(part.stage) > 0) return;
+    std::vector<mesh::ParamId> others;
+    for (const auto& [stage, left] : turns_left)
+      if (left > 0) {
+        const std::vector<mesh::ParamId> more = owner.weights_of(stage);
+        others.insert(others.end(), more.begin(), more.end());
+      }
+    passes.front().at.release(owner.weights_of(part.stage), others);
+  }
+
   void release_stage(std::any& kept) {
     kept.reset();
     --live;
@@ -283,6 +362,14 @@ struct Pipeline::Run {
   }
 
   std::optional<base::PendingTurn> act(const PipelineActors::Part& part, base::TurnBuffers& turn) {
+    const bool stage = turns_left.contains(part.stage) && part.role < PipelineActors::Role::move;
+    const std::shared_ptr<StageInFlight> offloaded = offloading;
+    std::optional<base::PendingTurn> pending = start(part, turn);
+    if (stage) acted(part, offloaded);
+    return pending;
+  }
+
+  std::optional<base::PendingTurn> start(const PipelineActors::Part& part, base::TurnBuffers& turn) {
     const StageMessage message = at_turn({.edge = part.edge, .gradient = part.gradient}, turn);
     switch (part.role) {
       case PipelineActors::Role::forward:
@@ -293,6 +380,18 @@ struct Pipeline::Run {
         break;
       case PipelineActors::Role::weight:
         weight(part, turn);
+        break;
+      case PipelineActors::Role::recompute:
+        recompute(part, turn);
+        break;
+      case PipelineActors::Role::offload:
+        offload(part, turn);
+        break;
+      case PipelineActors::Role::gather:
+        gather(part, turn);
+        break;
+      case PipelineActors::Role::reduce:
+        reduce(part, turn);
         break;
       case PipelineActors::Role::send:
         if (!empty(turn)) return messages.send(message, std::any_cast<at::Tensor>(std::exchange(turn.input(0), {})), receiver(message));
@@ -311,21 +410,28 @@ std::vector<model::Losses> Pipeline::run(std::span<const Pass> passes) {
   const bool gradients = passes.front().into != nullptr;
   const Prepared& plan = prepared(static_cast<int>(passes.size()), gradients);
 
-  // The weights of this rank's stages stay gathered for the whole step, because micro-batches alternate between stages.
-  std::vector<mesh::ParamId> named;
+  // The weights of a stage stay gathered from its first action to its last, because micro-batches alternate between stages.
+  std::map<int, int> turns_left;
   std::vector<int> stages;
-  for (int stage = 0; stage < plan.schedule.stages(); ++stage) {
-    if (plan.schedule.rank_of_stage[static_cast<size_t>(stage)] != topology_.along) continue;
-    stages.push_back(stage);
-    const BlockRange range = blocks_of_stage(plan_, stage, model_.blocks().size());
-    for (size_t i = range.first; i < range.last; ++i) {
-      const std::vector<mesh::ParamId> ids = model::named_parameters(model_.blocks()[i]->card());
-      named.insert(named.end(), ids.begin(), ids.end());
-    }
+  for (const base::ActorTurn& turn : plan.actors.graph.queues[static_cast<size_t>(plan.actors.compute)].order)
+    ++turns_left[plan.actors.parts[static_cast<size_t>(turn.actor)].stage];
+  std::set<int> gathered;
+  for (const PipelineActors::Part& part : plan.actors.parts) {
+    if (part.role == PipelineActors::Role::gather) gathered.insert(part.stage);
+    if (part.role != PipelineActors::Role::reduce || !gradients) continue;
+    for (const mesh::ParamId& id : weights_of(part.stage)) passes.front().into->hold(id);
   }
-  passes.front().at.fetch(named);
+  for (const auto& [stage, turns] : turns_left) {
+    stages.push_back(stage);
+    if (!gathered.contains(stage)) passes.front().at.fetch(weights_of(stage));
+  }
 
-  Run run{.owner = *this, .plan = plan, .passes = passes, .gradients = gradients, .messages = {.owner = *this, .passes = passes}};
+  Run run{.owner = *this,
+          .plan = plan,
+          .passes = passes,
+          .gradients = gradients,
+          .messages = {.owner = *this, .passes = passes, .parts = StreamParts(model_, passes.front().axes)},
+          .turns_left = turns_left};
   for (const Pass& pass : passes) run.losses.push_back(no_losses(pass));
   if (gradients) measured_.clear(), peak_in_flight_ = 0;
   if (gradients && topology_.replicas > 1) {  // evaluation passes are not routed: each island judges its own model
@@ -345,7 +451,6 @@ std::vector<model::Losses> Pipeline::run(std::span<const Pass> passes) {
   for (const PipelineActors::Part& part : plan.actors.parts)
     bodies.push_back([&run, &part](base::TurnBuffers& turn) { return run.act(part, turn); });
   base::ActorRuntime(plan.actors.graph, std::move(bodies), queues).run_here(queues, [&] { topology_.all.progress(); });
-  passes.front().at.release(named);
   return std::move(run.losses);
 }
 

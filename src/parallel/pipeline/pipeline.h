@@ -42,6 +42,7 @@ class Pipeline {
   struct StageInFlight;
   struct Run;
   const Prepared& prepared(int micro_batches, bool gradients);
+  std::vector<mesh::ParamId> weights_of(int stage) const;
 
   const model::Model& model_;
   const Plan& plan_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <map>
 #include <optional>
 #include <tuple>
 
@@ -35,6 +36,8 @@ void check_action(const Schedule& schedule, int rank, const Action& action) {
   const std::string word = to_string(action);
   if (action.stage < 0 || action.stage >= schedule.stages())
     refuse(schedule, fmt::format("{} on rank {}: stages are 0 to {}", word, rank, schedule.stages() - 1));
+  if (of_whole_stage(action.kind) && action.micro_batch != 0)
+    refuse(schedule, fmt::format("{} on rank {}: is of a stage, not of micro-batch {}", word, rank, action.micro_batch));
   if (action.micro_batch < 0 || action.micro_batch >= schedule.micro_batches)
     refuse(schedule, fmt::format("{} on rank {}: micro-batches are 0 to {}", word, rank, schedule.micro_batches - 1));
   if (schedule.rank_of_stage[action.stage] != rank)
@@ -57,7 +60,7 @@ void check_counts(const Schedule& schedule) {
   auto at = all.begin();
   for (int stage = 0; stage < schedule.stages(); ++stage)
     for (int micro_batch = 0; micro_batch < schedule.micro_batches; ++micro_batch) {
-      bool has[4] = {};
+      bool has[kActionKinds] = {};
       for (; at != all.end() && at->stage == stage && at->micro_batch == micro_batch; ++at) has[static_cast<int>(at->kind)] = true;
       const auto [forward, backward, input, weight] = std::tuple(has[0], has[1], has[2], has[3]);
       if (backward && (input || weight))
@@ -72,6 +75,37 @@ void check_counts(const Schedule& schedule) {
       refuse(schedule, fmt::format("{}; each of the {} stages needs a forward and a backward of each of the {} micro-batches", missing,
                                    schedule.stages(), schedule.micro_batches));
     }
+}
+
+// Gather comes before its stage, reduce after it; recompute and offload lie between the forward and the backward of their micro-batch.
+void check_places(const Schedule& schedule) {
+  const auto after = [&](const Action& late, const Action& early) {
+    refuse(schedule, fmt::format("{} comes after {}; put it before", to_string(late), to_string(early)));
+  };
+  for (const std::vector<Action>& list : schedule.actions) {
+    std::map<std::pair<int, int>, Action> last;  // by stage and micro-batch: forward, offload, recompute or backward
+    std::map<int, Action> reduced;               // by stage
+    for (const Action& action : list) {
+      const auto before = last.find({action.stage, action.micro_batch});
+      const auto sent = reduced.find(action.stage);
+      const bool gradient = action.kind != ActionKind::forward && action.kind != ActionKind::recompute;
+      if (sent != reduced.end() && gradient && computes(action.kind)) after(action, sent->second);
+      if (action.kind == ActionKind::reduce) {
+        reduced[action.stage] = action;
+      } else if (action.kind == ActionKind::gather) {
+        const auto first = last.lower_bound({action.stage, 0});
+        if (first != last.end() && first->first.first == action.stage) after(action, first->second);
+      } else if (action.kind == ActionKind::recompute || action.kind == ActionKind::offload) {
+        if (before == last.end())
+          refuse(schedule, fmt::format("{} comes before the forward of its micro-batch; put it after", to_string(action)));
+        const bool late = before->second.kind != ActionKind::forward && before->second.kind != ActionKind::offload;
+        if (late) after(action, before->second);
+        before->second = action;
+      } else if (action.kind != ActionKind::backward_weight) {
+        last[{action.stage, action.micro_batch}] = action;
+      }
+    }
+  }
 }
 
 // Executes the ranks' lists, each until something it needs is missing. A rank is queued again when a stage next to one of its own finishes.
@@ -121,7 +155,7 @@ class Walk {
     if (action.kind == ActionKind::forward) {
       there_[index({StageResult::Kind::output, stage, action.micro_batch})] = true;
       if (stage + 1 < schedule_.stages()) wake(schedule_.rank_of_stage[stage + 1]);
-    } else if (action.kind != ActionKind::backward_weight) {
+    } else if (makes_input_gradient(action.kind)) {
       there_[index({StageResult::Kind::input_gradient, stage, action.micro_batch})] = true;
       if (stage > 0) wake(schedule_.rank_of_stage[stage - 1]);
     }
@@ -143,9 +177,7 @@ class Walk {
 // The action on `rank` that would make it.
 Action maker(const Schedule& schedule, int rank, const StageResult& result) {
   for (const Action& action : schedule.actions[rank]) {
-    const bool makes = result.kind == StageResult::Kind::output
-                           ? action.kind == ActionKind::forward
-                           : action.kind == ActionKind::backward || action.kind == ActionKind::backward_input;
+    const bool makes = result.kind == StageResult::Kind::output ? action.kind == ActionKind::forward : makes_input_gradient(action.kind);
     if (makes && action.stage == result.stage && action.micro_batch == result.micro_batch) return action;
   }
   CAIRN_CHECK(false, "nothing makes stage {}, micro-batch {}", result.stage, result.micro_batch);
@@ -182,7 +214,9 @@ std::vector<StageResult> needs(const Action& action, int stages) {
     if (stage > 0) results.push_back({StageResult::Kind::output, stage - 1, micro_batch});
   } else if (kind == ActionKind::backward_weight) {
     results.push_back({StageResult::Kind::input_gradient, stage, micro_batch});
-  } else {
+  } else if (kind == ActionKind::recompute || kind == ActionKind::offload) {
+    results.push_back({StageResult::Kind::output, stage, micro_batch});
+  } else if (makes_input_gradient(kind)) {
     results.push_back({StageResult::Kind::output, stage, micro_batch});
     if (stage + 1 < stages) results.push_back({StageResult::Kind::input_gradient, stage + 1, micro_batch});
   }
@@ -196,6 +230,7 @@ void check(const Schedule& schedule) {
   walk.run([](int, const Action&) {});
   for (int rank = 0; rank < schedule.ranks(); ++rank)
     if (walk.next(rank) != nullptr) refuse_deadlock(schedule, walk, rank);
+  check_places(schedule);
 }
 
 void in_running_order(const Schedule& schedule, const std::function<void(int, const Action&)>& act) {
@@ -206,8 +241,10 @@ void in_running_order(const Schedule& schedule, const std::function<void(int, co
 }
 
 std::string to_string(const Action& action) {
-  static constexpr char kLetters[] = {'F', 'B', 'I', 'W'};
-  return fmt::format("{}{}{}", action.stage, kLetters[static_cast<int>(action.kind)], action.micro_batch);
+  static constexpr const char* kWords[kActionKinds] = {"F", "B", "I", "W", "R", "UNSHARD", "REDUCE_GRAD", "O"};
+  const char* word = kWords[static_cast<int>(action.kind)];
+  return of_whole_stage(action.kind) ? fmt::format("{}{}", action.stage, word)
+                                     : fmt::format("{}{}{}", action.stage, word, action.micro_batch);
 }
 
 }  // namespace cairn::parallel

@@ -18,8 +18,9 @@ struct StageResult {
 std::vector<StageResult> needs(const Action& action, int stages);
 
 // Throws bad_input for a schedule that cannot run. Each stage must do one forward and one backward (or an input gradient and later a weight
-// gradient) of each micro-batch, on the rank of the stage, in an order without deadlock. In a deadlock the error lists which rank waits for
-// which action of which rank.
+// gradient) of each micro-batch, on the rank of the stage, in an order without deadlock. Recompute and offload lie between a forward and
+// its backward, a gather before its stage, a reduce after it; each is optional and there once. In a deadlock the error lists which rank
+// waits for which action of which rank.
 void check(const Schedule& schedule);
 
 // Calls `act` for every action in an order that respects all dependencies. Only for a schedule that passes `check`.

@@ -14,6 +14,8 @@ namespace {
 
 constexpr int kIndexMax = 1 << 20;  // of stages and micro-batches
 constexpr size_t kCellBytes = 64;
+constexpr const char* kCellForm =
+    "a cell is a stage, one of F B I W R O, and a micro-batch, such as 0F0; or a stage and UNSHARD or REDUCE_GRAD";
 
 // Where in a file: counted from 1, as editors do.
 struct Place {
@@ -46,36 +48,37 @@ int parse_index(std::string_view digits, std::string_view what, const Place& pla
   const bool whole = !digits.empty() && digits.front() != '-' && end == digits.data() + digits.size();
   if (whole && (error == std::errc::result_out_of_range || value > kIndexMax))
     refuse_cell(place, cell, fmt::format("the {} is too large, at most {} is taken", what, kIndexMax));
-  if (!whole || error != std::errc()) refuse_cell(place, cell, "a cell is a stage, one of F B I W, and a micro-batch, such as 0F0");
+  if (!whole || error != std::errc()) refuse_cell(place, cell, kCellForm);
   return value;
 }
 
+// The kinds by their words in a cell.
+struct KindWord {
+  std::string_view word;
+  ActionKind kind;
+};
+constexpr KindWord kWholeStage[] = {{"UNSHARD", ActionKind::gather}, {"REDUCE_GRAD", ActionKind::reduce}};
+constexpr KindWord kOfMicroBatch[] = {{"F", ActionKind::forward},         {"B", ActionKind::backward},  {"I", ActionKind::backward_input},
+                                      {"W", ActionKind::backward_weight}, {"R", ActionKind::recompute}, {"O", ActionKind::offload}};
+
 Action parse_action(std::string_view cell, const Place& place) {
   const size_t at = cell.find_first_not_of("0123456789");
-  if (at == std::string_view::npos || at == 0)
-    refuse_cell(place, cell, "a cell is a stage, one of F B I W, and a micro-batch, such as 0F0");
+  if (at == std::string_view::npos || at == 0) refuse_cell(place, cell, kCellForm);
   const std::string_view rest = cell.substr(at);
-  for (const std::string_view word : {"SEND_", "RECV_", "UNSHARD", "RESHARD", "REDUCE_GRAD"})
-    if (rest.starts_with(word))
-      refuse_cell(place, cell, "messages follow from the route by themselves; give the file with compute actions only (F, B, I, W)");
-  Action action;
-  switch (rest.front()) {
-    case 'F':
-      action.kind = ActionKind::forward;
-      break;
-    case 'B':
-      action.kind = ActionKind::backward;
-      break;
-    case 'I':
-      action.kind = ActionKind::backward_input;
-      break;
-    case 'W':
-      action.kind = ActionKind::backward_weight;
-      break;
-    default:
-      refuse_cell(place, cell, "a cell is a stage, one of F B I W, and a micro-batch, such as 0F0");
-  }
-  action.stage = parse_index(cell.substr(0, at), "stage", place, cell);
+  for (const std::string_view word : {"SEND_", "RECV_"})
+    if (rest.starts_with(word)) refuse_cell(place, cell, "messages follow from the route by themselves; leave out SEND and RECV");
+  if (rest.starts_with("RESHARD"))
+    refuse_cell(place, cell, "a stage's weights are released after its last action by themselves; leave out RESHARD");
+  Action action{.stage = parse_index(cell.substr(0, at), "stage", place, cell)};
+  for (const KindWord& one : kWholeStage)
+    if (rest == one.word) {
+      action.kind = one.kind;
+      return action;
+    }
+  const auto* found =
+      std::find_if(std::begin(kOfMicroBatch), std::end(kOfMicroBatch), [&](const KindWord& one) { return rest.starts_with(one.word); });
+  if (found == std::end(kOfMicroBatch)) refuse_cell(place, cell, kCellForm);
+  action.kind = found->kind;
   action.micro_batch = parse_index(rest.substr(1), "micro-batch", place, cell);
   return action;
 }

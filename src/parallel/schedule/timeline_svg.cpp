@@ -11,7 +11,7 @@
 namespace cairn::parallel {
 namespace {
 
-constexpr int kLeft = 64, kRight = 16, kTop = 64, kRow = 34, kBox = 26;
+constexpr int kLeft = 64, kRight = 16, kTop = 64, kRow = 34, kBox = 26, kBar = 4;
 constexpr size_t kBoxesMax = 50'000;  // beyond these nothing can be seen, and few programs open the file
 constexpr double kDigit = 6.5;        // pixels of a digit at size 11
 
@@ -25,11 +25,15 @@ struct KindLook {
 };
 
 // In the order of ActionKind.
-constexpr std::array<KindLook, 4> kSpins = {{
+constexpr std::array<KindLook, kActionKinds> kSpins = {{
     {{94, 150, 222}, "forward"},
     {{98, 176, 112}, "backward"},
     {{80, 184, 176}, "input gradient"},
     {{236, 174, 84}, "weight gradient"},
+    {{176, 140, 214}, "recompute"},
+    {{222, 112, 112}, "gather"},
+    {{200, 96, 160}, "reduce"},
+    {{140, 140, 140}, "offload"},
 }};
 
 // `light` of the way to white.
@@ -128,7 +132,7 @@ class Drawing {
 
   // Only what is in the picture.
   void add_legend() {
-    std::array<bool, 4> used{};
+    std::array<bool, kActionKinds> used{};
     for (const std::vector<TimedAction>& list : timeline_.ranks)
       for (const TimedAction& timed : list) used[static_cast<size_t>(timed.action.kind)] = true;
     const bool several = std::any_of(lights_.begin(), lights_.end(), [](double light) { return light > 0; });
@@ -167,11 +171,13 @@ class Drawing {
       const double width = (timed.end_s - timed.begin_s) * per_second_;
       const int stage = timed.action.stage;
       const double light = stage >= 0 && stage < static_cast<int>(lights_.size()) ? lights_[stage] : 0;
+      const bool box = computes(timed.action.kind);  // else a bar below the boxes: it runs beside them
       add("<rect x=\"{:.2f}\" y=\"{}\" width=\"{:.2f}\" height=\"{}\" fill=\"{}\" stroke=\"#fff\" "
           "stroke-width=\".6\"><title>{}</title></rect>",
-          x, y, width, kBox, fill(timed.action.kind, light), to_string(timed.action));
+          x, box ? y : y + kBox, box ? width : std::max(width, 1.0), box ? kBox : kBar, fill(timed.action.kind, light),
+          to_string(timed.action));
       const std::string number = std::to_string(timed.action.micro_batch);
-      if (width > kDigit * static_cast<double>(number.size()) + 2)
+      if (box && width > kDigit * static_cast<double>(number.size()) + 2)
         add("<text x=\"{:.2f}\" y=\"{}\" text-anchor=\"middle\">{}</text>", x + width / 2, y + kBox / 2 + 4, number);
       text_ += '\n';
     }

@@ -54,6 +54,7 @@ GradientReducer::GradientReducer(Parts parts) : parts_(std::move(parts)) {
   open_.resize(parts_.units.size());
   parts_of_unit_.resize(parts_.units.size());
   has_shard_.assign(parts_.units.size(), 0);
+  held_back_.assign(parts_.layout.pieces.size(), 0);
   if (!parts_.shard_group) parts_.unsharded = true;
   CAIRN_CHECK(!parts_.reuse_memory || (is_single_rank() && !parts_.memory),
               "gradient buffer reuse with gradients that other ranks take part in");
@@ -114,6 +115,8 @@ void GradientReducer::begin(int64_t passes, int64_t max_passes, Announce announc
   rounds_ = stays_unsharded() ? 1 : std::max<int64_t>(1, max_passes);
   round_ = 0;
   announce_ = std::move(announce);
+  held_back_.assign(parts_.layout.pieces.size(), 0);
+  waiting_.clear();
   if (stays_unsharded() && !whole_.defined() && !parts_.reuse_memory) {
     const base::MemoryScope purpose("gradients");
     whole_ = group_buffer(parts_.memory, parts_.layout.elements, parts_.options);
@@ -187,7 +190,36 @@ void GradientReducer::add_rows(mesh::ParamId id, const at::Tensor& rows, const a
   open(id).add_rows(local(id), rows, values);
 }
 
+void GradientReducer::hold(mesh::ParamId id) {
+  if (!stays_unsharded()) return;
+  for (int32_t i = id.first; i < id.first + id.count; ++i) held_back_[static_cast<size_t>(i)] = 1;
+}
+
+void GradientReducer::reduce(mesh::ParamId id) {
+  for (int32_t i = id.first; i < id.first + id.count; ++i) held_back_[static_cast<size_t>(i)] = 0;
+  reduce_released();
+}
+
+void GradientReducer::reduce_released() {
+  for (size_t i = 0; i < waiting_.size();) {
+    if (held_back_[static_cast<size_t>(waiting_[i])]) {
+      ++i;
+      continue;
+    }
+    const int64_t piece = waiting_[i];
+    waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
+    start_reduction(piece);
+  }
+}
+
 void GradientReducer::completed(int64_t piece) {
+  if (held_back_[static_cast<size_t>(piece)])
+    waiting_.push_back(piece);
+  else
+    start_reduction(piece);
+}
+
+void GradientReducer::start_reduction(int64_t piece) {
   comm::Group* copies = parts_.copies[static_cast<size_t>(piece)];
   if (!copies) {
     summed(piece);
@@ -308,6 +340,8 @@ void GradientReducer::close(int64_t u) {
 }
 
 void GradientReducer::finish() {
+  held_back_.assign(held_back_.size(), 0);
+  reduce_released();
   if (stays_unsharded()) {  // start everything before waiting for anything
     for (int64_t u = static_cast<int64_t>(parts_.units.size()); u-- > 0;) {
       Open& one = open_[static_cast<size_t>(u)];

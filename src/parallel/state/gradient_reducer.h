@@ -55,6 +55,10 @@ class GradientReducer final : public mesh::Gradients {
   void begin(int64_t passes, int64_t max_passes, Announce announce);
   // A pass without samples reports the parameters that it does not reach; they count as zero.
   void skip(mesh::ParamId id) override;
+  // Complete gradients of held parameters wait for `reduce` or `finish`. Only with an unsharded buffer: otherwise a unit must leave before
+  // the next opens. Ranks that reduce together must call both in the same order. `begin` ends all holds.
+  void hold(mesh::ParamId id) override;
+  void reduce(mesh::ParamId id) override;
   // After each pass; what it did not reach counts as zero.
   void end_pass() override;
   // Marks all gradients complete after a CUDA-graph replay (single rank only).
@@ -108,7 +112,9 @@ class GradientReducer final : public mesh::Gradients {
   bool is_single_rank() const;  // no other rank takes part in these reductions
   void close(int64_t unit);
   void completed(int64_t piece);  // this rank's contributions are complete
-  void summed(int64_t piece);     // the sum over its copies is complete
+  void start_reduction(int64_t piece);
+  void reduce_released();      // of the complete pieces that waited, those that are not held any more
+  void summed(int64_t piece);  // the sum over its copies is complete
   void send_ready_units();
   void finish_reduction(Reduction& one);
   void limit_in_flight(size_t most);
@@ -125,6 +131,8 @@ class GradientReducer final : public mesh::Gradients {
   std::vector<char> has_shard_;                                 // by unit: its shard holds gradients of this step already
   std::deque<std::pair<int64_t, comm::Work>> copy_reductions_;  // pieces being summed over their copies, in order
   std::deque<Reduction> in_flight_;
+  std::vector<char> held_back_;  // by piece: complete gradients wait for `reduce`
+  std::deque<int64_t> waiting_;  // complete pieces that are held back, in order
   std::vector<at::Tensor> spare_;
   int64_t passes_ = 0, max_passes_ = 0;  // of this step
   int64_t passes_done_ = 0;

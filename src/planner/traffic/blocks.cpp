@@ -1,6 +1,7 @@
 // Traffic of blocks while they compute: see model/decoder/residual_stream.h and branch.h, model/context/attention.h,
 // and parallel/pipeline/stage_edges.h.
 #include <algorithm>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -50,6 +51,15 @@ int64_t stream_width(const model::Model& model) {
   return 0;
 }
 
+// The values of the residual stream.
+using Streams = std::map<std::string, model::TokenLayout>;
+Streams streams_of(const model::Model& model) {
+  Streams all;
+  for (const auto& block : model.blocks()) all.insert(block->card().streams.begin(), block->card().streams.end());
+  return all;
+}
+bool in_parts(model::TokenLayout tokens) { return tokens == model::TokenLayout::sharded; }
+
 // How often a block runs forward for each micro-batch.
 struct Forwards {
   int64_t first = 1;  // for its outputs
@@ -72,6 +82,11 @@ constexpr BlockCollective kSum{"all_reduce", "each rank has the terms of its par
 constexpr BlockCollective kGatherBack{"all_gather", "the gradient of a sum of which each rank kept its tokens"};
 constexpr BlockCollective kScatterBack{"reduce_scatter", "the gradient of tokens that were gathered"};
 constexpr BlockCollective kSumBack{"all_reduce", "every rank's part of the layer has a gradient for every token"};
+
+constexpr BlockCollective kKeptPart{"all_gather", "each rank kept its part of what a recomputed block reads (partition_activations)"};
+constexpr BlockCollective kKeptWhole{"all_gather", "each rank keeps all of what a recomputed block reads (partition_activations = false)"};
+constexpr BlockCollective kArrives{"all_gather", "each rank received its part of what goes between stages (scatter_boundaries)"};
+constexpr BlockCollective kLeaves{"all_gather", "each rank sends all of what goes between stages (scatter_boundaries = false)"};
 
 struct BlockCollectives {
   std::vector<BlockCollective> forward, backward;
@@ -141,6 +156,7 @@ void add_tensor_parallel(const TrafficCase& step, TrafficTable& table) {
   if (tp == 1) return;
   const int64_t width = stream_width(step.model);
   const bool whole = whole_stream(step.model);
+  const Streams streams = streams_of(step.model);
   for (const MicroBatches& of : step.micro_batches) {
     // Ranks along cp have different tokens of the same samples.
     const int64_t tokens = of.samples * step.batch.rows * step.batch.length;
@@ -171,6 +187,16 @@ void add_tensor_parallel(const TrafficCase& step, TrafficTable& table) {
       for (const BlockCollective& one : collectives.forward) add(name + ", forward", one, forward.first);
       for (const BlockCollective& one : collectives.forward) add(name + ", forward again (recompute)", one, forward.again);
       for (const BlockCollective& one : collectives.backward) add(name + ", backward", one, 1);
+      if (forward.again == 0 || step.rules.recompute_stage) continue;
+      for (const std::string& value : card.reads)
+        if (const auto kept = streams.find(value); kept != streams.end() && in_parts(kept->second) != step.rules.partition_activations)
+          add(name + ", its input", kept->second == model::TokenLayout::replicated ? kKeptPart : kKeptWhole, 1);
+    }
+    for (const parallel::StageEdge& edge : parallel::stage_edges(step.model, step.plan)) {
+      const auto kept = streams.find(edge.value);
+      if (!of.recomputed || !step.rules.recompute_stage || kept == streams.end()) continue;
+      if (in_parts(kept->second) == step.rules.partition_activations) continue;
+      add(edge.value + ", a stage's input", kept->second == model::TokenLayout::replicated ? kKeptPart : kKeptWhole, 1);
     }
     const int64_t numbers = tp * 2 * tokens * 4;
     table.add({.what = "cross entropy",
@@ -244,7 +270,7 @@ void add_pipeline(const TrafficCase& step, TrafficTable& table) {
   if (step.plan.stage_blocks.size() <= 1) return;
   const int64_t tp = step.extent("tp"), cp = step.extent("cp");
   const int64_t width = stream_width(step.model);
-  const int64_t copies = whole_stream(step.model) ? tp : 1;  // of each token
+  const Streams streams = streams_of(step.model);
   for (const parallel::StageEdge& edge : parallel::stage_edges(step.model, step.plan)) {
     const int from = step.plan.rank_of_stage[static_cast<size_t>(edge.from)], to = step.plan.rank_of_stage[static_cast<size_t>(edge.to)];
     if (from == to) continue;
@@ -255,8 +281,23 @@ void add_pipeline(const TrafficCase& step, TrafficTable& table) {
                             fmt::format("not predicted: goes from {}, and nothing is known of its shape", route));
       continue;
     }
+    const auto stream = streams.find(edge.value);
+    const bool whole = stream == streams.end() ? whole_stream(step.model) : !step.rules.scatter_boundaries;
+    const int64_t copies = whole ? tp : 1;  // of each token
+    const bool gathers = tp > 1 && stream != streams.end() && in_parts(stream->second) != step.rules.scatter_boundaries;
     for (const MicroBatches& of : step.micro_batches) {
       const int64_t tokens = of.samples * step.batch.rows * step.batch.length;
+      const BlockCollective& gather = whole ? kLeaves : kArrives;
+      if (gathers)
+        table.add({.what = fmt::format("{} and its gradient, {}", edge.value, route),
+                   .axis = "tp",
+                   .collective = gather.collective,
+                   .shape = {(tokens + cp - 1) / cp, each},
+                   .dtype = dtype_of(step),
+                   .times = 2 * of.times * cp,
+                   .bytes = 2 * of.times * gather_bytes(tokens * each * step.element_bytes(), tp),
+                   .purpose = comm::Purpose::activation,
+                   .reason = gather.reason});
       const auto add = [&](const std::string& what, const std::string& reason) {
         const int64_t messages = tp * cp;
         table.add({.what = what,

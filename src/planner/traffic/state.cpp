@@ -116,22 +116,31 @@ class UnitGathers {
   }
 
   void pass(bool recomputed) {
-    const size_t n = named_.size();
+    const size_t n = named_.size(), prefetch = static_cast<size_t>(step_.rules.prefetch_blocks);
     for (int round = 0; round < (recomputed && step_.rules.recompute_stage ? 2 : 1); ++round)
       for (size_t i = 0; i < n; ++i) {
         fetch(named_[i]);
-        if (i + 1 < n) fetch(named_[i + 1]);
-        if (i + 1 < n) release(named_[i], named_[i + 1]);
+        fetch(next(i, true, recomputed, prefetch));
+        if (i + 1 < n) release(named_[i], next(i, true, recomputed, std::max<size_t>(1, prefetch)));
       }
     for (size_t i = n; i-- > 0;) {
       if (read_back(i, recomputed)) fetch(named_[i]);
-      const std::vector<size_t> next = i > 0 && read_back(i - 1, recomputed) ? named_[i - 1] : std::vector<size_t>{};
-      fetch(next);
-      release(named_[i], next);
+      fetch(next(i, false, recomputed, prefetch));
+      release(named_[i], next(i, false, recomputed, std::max<size_t>(1, prefetch)));
     }
   }
 
  private:
+  // Units of the next blocks in the direction of the pass: parallel::weights_ahead.
+  std::vector<size_t> next(size_t i, bool forward, bool recomputed, size_t blocks) const {
+    std::vector<size_t> units;
+    for (size_t k = 1; k <= blocks; ++k) {
+      if (forward ? i + k >= named_.size() : k > i) break;
+      const size_t at = forward ? i + k : i - k;
+      if (forward || read_back(at, recomputed)) units.insert(units.end(), named_[at].begin(), named_[at].end());
+    }
+    return units;
+  }
   bool read_back(size_t block, bool recomputed) const {
     if (recomputed && !step_.rules.recompute.empty() && step_.rules.recompute[block]) return true;
     return parallel::backward_needs_weights(step_.model.blocks()[block]->card());

@@ -17,9 +17,7 @@ void build_pipeline(Job& job, comm::World& world) {
       *job.engine.model, plan,
       plan.routing == parallel::Routing::random ? parallel::island_pipelines(plan, peers({"island", "pp"}), world.rank())
                                                 : parallel::single_pipeline(peers({"pp"})),
-      [&layout = job.config.settings.layout, ranks = plan.mesh.extent("pp")](int micro_batches) {
-        return parallel::schedule_of(layout.pipeline, ranks, micro_batches);
-      });
+      [&layout = job.config.settings.layout, &plan](int micro_batches) { return parallel::schedule_of(layout, plan, micro_batches); });
 }
 
 }  // namespace

@@ -62,6 +62,10 @@ void place_parameters(Job& job, comm::World& world, const std::vector<bool>& tra
   engine.options.recompute_stage = rules.recompute_stage;
   engine.options.recompute_last = rules.recompute_last;
   engine.options.recompute = rules.recompute;
+  engine.options.recompute_all_ahead = s.layout.recompute.overlap == parallel::RecomputeOverlap::all;
+  engine.options.partition_activations = rules.partition_activations;
+  engine.options.scatter_boundaries = rules.scatter_boundaries;
+  engine.options.prefetch_blocks = static_cast<int>(rules.prefetch_blocks);
   engine.options.loss_chunks = loss_chunks_of(s, *engine.model, plan, job.data.length, on_gpu);
   engine.options.offload_inputs = s.layout.recompute.inputs == parallel::RecomputeInputs::host;
   engine.fp8 = fp8_linear_layers(s, *engine.model, plan);

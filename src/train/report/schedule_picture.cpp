@@ -17,7 +17,7 @@ constexpr int kNumbers = 5;  // the fields of an action: kind, stage, micro-batc
 // The mean time of each stage's actions.
 parallel::StageCosts mean_costs(const parallel::Timeline& measured) {
   const size_t stages = measured.rank_of_stage.size();
-  std::array<std::vector<double>, 4> sums, counts;
+  std::array<std::vector<double>, parallel::kActionKinds> sums, counts;
   for (auto& one : sums) one.assign(stages, 0);
   for (auto& one : counts) one.assign(stages, 0);
   for (const auto& rank : measured.ranks)
@@ -36,6 +36,10 @@ parallel::StageCosts mean_costs(const parallel::Timeline& measured) {
     costs.forward_s.push_back(mean(parallel::ActionKind::forward));
     costs.backward_input_s.push_back(mean(parallel::ActionKind::backward_input) + both / 2);
     costs.backward_weight_s.push_back(mean(parallel::ActionKind::backward_weight) + both / 2);
+    costs.recompute_s.push_back(mean(parallel::ActionKind::recompute));
+    costs.gather_s.push_back(mean(parallel::ActionKind::gather));
+    costs.reduce_s.push_back(mean(parallel::ActionKind::reduce));
+    costs.offload_s.push_back(mean(parallel::ActionKind::offload));
   }
   return costs;
 }
@@ -75,7 +79,7 @@ void draw_schedule(comm::World& world, const Job& job, const std::filesystem::pa
     try_to_write(world.log(), name, [&] { base::write_atomically(out / name, text); });
   };
   write("schedule.svg", parallel::draw_svg(measured));
-  const parallel::Schedule planned = parallel::schedule_of(job.config.settings.layout.pipeline, along.size(), measured.micro_batches);
+  const parallel::Schedule planned = parallel::schedule_of(job.config.settings.layout, job.config.plan, measured.micro_batches);
   write("schedule-planned.svg", parallel::draw_svg(parallel::timeline(planned, mean_costs(measured))));
 }
 

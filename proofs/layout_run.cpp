@@ -52,7 +52,7 @@ std::vector<int64_t> unit_bytes(const train::Job& job) {
   return bytes;
 }
 
-// What a forward pass over the rank's first samples leaves behind where blocks recompute.
+// Inputs that a forward pass over the rank's first samples leaves behind where blocks recompute. The head is left out: it keeps its logits.
 int64_t checkpoint_bytes(train::Job& job) {
   const model::PassOptions& options = job.engine.options;
   if (options.recompute.empty() && !options.recompute_stage) return 0;
@@ -63,7 +63,7 @@ int64_t checkpoint_bytes(train::Job& job) {
   pass.into = &sink;
   pass.memory = &memory;
   pass.recompute = true;
-  parallel::StageRun run(pass, {0, job.engine.model->blocks().size()}, /*releases=*/true);
+  parallel::StageRun run(pass, {0, job.engine.model->blocks().size() - 1}, /*releases=*/true);
   run.forward();
   return memory.of(base::MemoryUse::activations).now;
 }

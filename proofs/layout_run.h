@@ -53,7 +53,7 @@ struct RankStats {
   int64_t gradients_most = 0;                            // during a step
   int64_t gathered_most = 0;                             // of parameters beside those kept, during a step
   int64_t activations_most = 0;
-  int64_t checkpoints = 0;                         // saved by a forward pass that recomputes
+  int64_t checkpoints = 0;                         // inputs that a forward pass keeps where blocks recompute
   std::map<comm::Purpose, int64_t> sent;           // in one step
   std::map<int, int64_t> activations_sent;         // by receiver, in one step
   Tensors kept;                                    // parameters and parts of them

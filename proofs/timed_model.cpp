@@ -21,6 +21,7 @@ class TimedBlock final : public model::Block {
     card_.name = fmt::format("layers.{}.timed", index);
     card_.reads = {value(index)};
     card_.writes = {value(index + 1)};
+    if (of.stream) card_.streams = {{value(index + 1), model::TokenLayout::replicated}};
     card_.operations = {{.name = "wait", .parameters = parameters_, .flops_per_token = 1}};
   }
 

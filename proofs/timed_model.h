@@ -24,6 +24,7 @@ struct TimedBlocks {
   // Along tp, beside the compute and not hidden by it: elements that are gathered on the way in and summed on the way out, in either
   // direction; 0: none.
   int64_t tensor_elements = 0;
+  bool stream = false;  // what blocks hand on is the same on every rank along tp, as a replicated residual stream is
 };
 std::unique_ptr<model::Model> make_timed_model(comm::World& world, const TimedBlocks& blocks);
 std::unique_ptr<model::Objective> make_timed_objective(const TimedBlocks& blocks);
@@ -40,6 +41,8 @@ struct PipelineRun {
   TimedBlocks blocks = {};
   comm::LinkModel link = quick_links();
   int tp = 1, dp = 1;  // ranks that run each stage side by side
+  // What recipes call recompute.mode = stage, recompute.overlap = first and pipeline.scatter_boundaries.
+  bool recompute = false, recompute_ahead = true, scatter_boundaries = true;
 };
 struct PipelineTimes {
   double step_s = 0;
@@ -54,7 +57,7 @@ struct ShardedRun {
   int ranks = 4;
   TimedBlocks blocks = {};
   comm::LinkModel link = quick_links();
-  bool prefetches = true;     // false: parameters are brought together when they are asked for
+  bool prefetches = true;     // false: memory.prefetch_blocks = 0
   bool reduces_early = true;  // false: gradients leave when backward is over, and the next step waits for the new parameters
 };
 double time_sharded_step(const ShardedRun& run);

@@ -9,6 +9,7 @@
 #include "mesh/flat_gradients.h"
 #include "parallel/pass.h"
 #include "parallel/pipeline/pipeline.h"
+#include "parallel/schedule/extra_actions.h"
 #include "parallel/state/parameter_store.h"
 #include "proofs/timed_model.h"
 
@@ -29,18 +30,6 @@ mesh::Batch timed_batch(const TimedBlocks& blocks) {
   return batch;
 }
 
-// Brings weights together when they are asked for and no sooner.
-class OnDemand final : public model::Weights {
- public:
-  explicit OnDemand(const model::Weights& inner) : inner_(inner) {}
-  at::Tensor get(mesh::ParamId id) const override { return inner_.get(id); }
-  const mesh::Placement& placement(mesh::ParamId id) const override { return inner_.placement(id); }
-  void release(std::span<const mesh::ParamId> ids, std::span<const mesh::ParamId> next) const override { inner_.release(ids, next); }
-
- private:
-  const model::Weights& inner_;
-};
-
 }  // namespace
 
 PipelineTimes time_pipeline(const PipelineRun& run) {
@@ -51,8 +40,10 @@ PipelineTimes time_pipeline(const PipelineRun& run) {
     const std::unique_ptr<model::Model> model = make_timed_model(world, run.blocks);
     const std::unique_ptr<model::Objective> objective = make_timed_objective(run.blocks);
     const auto schedule = [&](int micro_batches) {
-      return parallel::make_schedule(
-          {.name = run.schedule, .ranks = run.ranks, .stages_per_rank = run.stages_per_rank, .micro_batches = micro_batches});
+      return parallel::add_actions(
+          parallel::make_schedule(
+              {.name = run.schedule, .ranks = run.ranks, .stages_per_rank = run.stages_per_rank, .micro_batches = micro_batches}),
+          {.recompute = run.recompute && run.recompute_ahead});
     };
     const parallel::Schedule first = schedule(run.micro_batches);
     parallel::Plan plan;
@@ -67,10 +58,16 @@ PipelineTimes time_pipeline(const PipelineRun& run) {
     if (run.tp > 1) axes.put("tp", world.group(plan.mesh.peers(world.rank(), "tp")));
     model::Buffers buffers;
     const mesh::Batch batch = timed_batch(run.blocks);
-    const std::vector<parallel::Pass> passes(
-        static_cast<size_t>(run.micro_batches),
-        parallel::Pass{
-            .model = *model, .at = weights, .buffers = buffers, .axes = axes, .batch = batch, .objective = *objective, .into = &sink});
+    const model::PassOptions options{.recompute_stage = run.recompute, .scatter_boundaries = run.scatter_boundaries};
+    const std::vector<parallel::Pass> passes(static_cast<size_t>(run.micro_batches), parallel::Pass{.model = *model,
+                                                                                                    .at = weights,
+                                                                                                    .buffers = buffers,
+                                                                                                    .axes = axes,
+                                                                                                    .batch = batch,
+                                                                                                    .objective = *objective,
+                                                                                                    .into = &sink,
+                                                                                                    .options = options,
+                                                                                                    .recompute = run.recompute});
     double step_s = 0;
     std::vector<int64_t> before(static_cast<size_t>(world.size()), 0), sent(static_cast<size_t>(world.size()), 0);
     for (const bool counts : {false, true}) {
@@ -114,15 +111,21 @@ double time_sharded_step(const ShardedRun& run) {
                                     .accumulate_unsharded = false});
     for (const parallel::ParameterSlice& piece : store.pieces()) piece.value.zero_();
     store.updated();
-    const OnDemand on_demand(store.weights());
-    const model::Weights& weights = run.prefetches ? store.weights() : on_demand;
+    const model::Weights& weights = store.weights();
+    const model::PassOptions pass_options{.prefetch_blocks = run.prefetches ? 1 : 0};
     mesh::FlatGradients held(model->layout(), at::empty({model->elements()}), model->uses());  // until backward is over
     const mesh::Axes axes;
     model::Buffers buffers;
     const mesh::Batch batch = timed_batch(run.blocks);
     const auto step = [&] {
       store.reducer().begin(1, 1, nullptr);
-      parallel::Pass pass{.model = *model, .at = weights, .buffers = buffers, .axes = axes, .batch = batch, .objective = *objective};
+      parallel::Pass pass{.model = *model,
+                          .at = weights,
+                          .buffers = buffers,
+                          .axes = axes,
+                          .batch = batch,
+                          .objective = *objective,
+                          .options = pass_options};
       pass.into = &store.sink();
       if (!run.reduces_early) {
         held.begin(1, nullptr);

@@ -12,6 +12,7 @@ std::vector<BenchRow> bench_gpu(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_islands(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_kernels(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_ladder(const BenchOptions&, base::Log&);
+std::vector<BenchRow> bench_overlap(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_parallel(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_placements(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_tokenizer(const BenchOptions&, base::Log&);
@@ -42,6 +43,10 @@ const std::vector<Bench>& benches() {
        bench_kernels},
       {"ladder", "The ladder wiring against the standard one along tp, on slowed links: step time of training, tokens/s of generation.",
        bench_ladder},
+      {"overlap",
+       "Recomputation while a pipeline waits, and ZeRO 3's gathers ahead of their use, against the same runs without, on slow links: step "
+       "time.",
+       bench_overlap},
       {"parallel",
        "Layouts on 2 and 4 ranks of this CPU against PyTorch's DDP, FSDP2 and pipeline schedules (Gloo): step time, bytes, memory.",
        bench_parallel},

@@ -38,7 +38,8 @@ std::vector<Interval> intervals_of(const Ragged& table, int coordinate, int64_t 
 }
 
 Ragged homes(Ragged table) {
-  for (std::vector<int>& owners : table.owners) owners.resize(std::min<size_t>(owners.size(), 1));
+  for (std::vector<int>& owners : table.owners)
+    if (owners.size() > 1) owners.erase(owners.begin() + 1, owners.end());
   return table;
 }
 

@@ -40,6 +40,9 @@ std::string one_line(std::string text) {
 
 std::string with_article(const std::string& type) { return (type.starts_with('i') ? "an " : "a ") + type; }
 
+// Patterns of names have dots and stars: they stand in quotes.
+std::string as_toml_key(const std::string& key) { return key.find_first_of(".*") == std::string::npos ? key : fmt::format("\"{}\"", key); }
+
 // `given` as the type of `wanted`, where nothing is lost: integers are numbers, 1e6 is an integer, an empty list is any list.
 std::optional<Setting> converted(const Setting& given, const Setting& wanted) {
   if (given.index() == wanted.index()) return given;
@@ -90,7 +93,11 @@ struct KnownKeys {
     for (const Entry& entry : section.entries) {
       keys_of[section.name].push_back(entry.key);
       entries_of[section.name].push_back(entry);
-      for (const std::string& name : all_names(entry)) accepted.insert(join(section.name, name));
+      for (const std::string& name : all_names(entry)) {
+        const std::string full = join(section.name, name);
+        accepted.insert(full);
+        for (std::string in = section_of(full); in.size() > section.name.size(); in = section_of(in)) sections.insert(in);  // patterns
+      }
     }
   }
 
@@ -182,12 +189,13 @@ void Recipe::set(std::string_view assignment, std::string origin) {
     return text;
   };
   if (equals == std::string_view::npos) fail_input("{} {}: expected KEY=VALUE, like train.steps=200", origin, assignment);
-  const std::string_view key = trimmed(assignment.substr(0, equals));
+  std::string key(trimmed(assignment.substr(0, equals)));
+  std::erase(key, '"');  // around a pattern
   const bool plain =
-      !key.empty() && key.front() != '.' && key.back() != '.' && key.find("..") == std::string_view::npos &&
-      std::all_of(key.begin(), key.end(), [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '-' || c == '.'; });
+      !key.empty() && key.front() != '.' && key.back() != '.' && key.find("..") == std::string::npos &&
+      std::all_of(key.begin(), key.end(), [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '-' || c == '.' || c == '*'; });
   if (!plain) fail_input("{} {}: \"{}\" is not a key; expected KEY=VALUE, like train.steps=200", origin, assignment, key);
-  add_assignment(std::string(key), trimmed(assignment.substr(equals + 1)), origin);
+  add_assignment(key, trimmed(assignment.substr(equals + 1)), origin);
 }
 
 void Recipe::set(std::string_view key, Setting value, std::string origin) {
@@ -196,6 +204,17 @@ void Recipe::set(std::string_view key, Setting value, std::string origin) {
   given.origin = std::move(origin);
   given.order = next_order_++;
   given_.insert_or_assign(std::string(key), std::move(given));
+}
+
+std::map<std::string, std::string> Recipe::read_patterns(const std::string& table) {
+  Section section{table, "", {}};
+  for (const auto& [key, given] : given_)
+    if (key.starts_with(table + ".")) section.entries.push_back({key.substr(table.size() + 1), std::string(), "", {}, {}});
+  if (section.entries.empty() && !tables_.contains(table)) return {};
+  const std::vector<Setting> values = resolve(section, std::vector<Setting>(section.entries.size(), std::string()));
+  std::map<std::string, std::string> found;
+  for (size_t i = 0; i < values.size(); ++i) found[section.entries[i].key] = std::get<std::string>(values[i]);
+  return found;
 }
 
 bool Recipe::has(std::string_view key) const { return given_.contains(key); }
@@ -336,7 +355,8 @@ std::string Recipe::resolved_toml() const {
       if (read.section.name.empty() != rooted || read.values.empty()) continue;
       if (!text.empty()) text += "\n";
       if (!rooted) text += fmt::format("[{}]\n", read.section.name);
-      for (const Read& value : read.values) text += fmt::format("{} = {}  # {}\n", value.key, to_toml(value.value), one_line(value.origin));
+      for (const Read& value : read.values)
+        text += fmt::format("{} = {}  # {}\n", as_toml_key(value.key), to_toml(value.value), one_line(value.origin));
     }
   }
   return text;

@@ -43,6 +43,9 @@ class Recipe {
     return options;
   }
 
+  // The entries of a table whose keys are patterns that the user writes, sorted.
+  std::map<std::string, std::string> read_patterns(const std::string& table);
+
   // Changes the text of a key, or the texts of a list; its origin stays. Nothing where the user did not give the key.
   void replace_text(std::string_view key, const std::function<std::string(const std::string&)>& replacement);
 

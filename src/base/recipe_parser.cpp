@@ -24,6 +24,16 @@ bool plain(std::string_view key) {
   });
 }
 
+// Tables whose keys are patterns of names: "layers.*.weight" = "S(0)".
+constexpr std::string_view kPatternTables[] = {"plan.place"};
+
+bool is_pattern(std::string_view table, std::string_view key) {
+  return std::find(std::begin(kPatternTables), std::end(kPatternTables), table) != std::end(kPatternTables) && !key.empty() &&
+         std::all_of(key.begin(), key.end(), [](char c) {
+           return c == '.' || c == '*' || plain({&c, 1});
+         });
+}
+
 const char* kind_of(const toml::node& node) {
   switch (node.type()) {
     case toml::node_type::date:
@@ -149,7 +159,8 @@ struct TreeWalk {
              const std::string& prefix) const {
     for (const auto& [name_of_key, node] : table) {
       const std::string_view key = name_of_key.str();
-      if (!plain(key)) fail_input("recipe key \"{}\" ({}): keys are letters, digits, _ and -", key, origin_of(node));
+      if (!plain(key) && !is_pattern(prefix, key))
+        fail_input("recipe key \"{}\" ({}): keys are letters, digits, _ and -", key, origin_of(node));
       const std::string full = prefix.empty() ? std::string(key) : fmt::format("{}.{}", prefix, key);
       if (const toml::table* inner = node.as_table()) {
         tables.try_emplace(full, origin_of(node));

@@ -33,7 +33,7 @@ struct TrainArguments : LaunchArguments {
 };
 
 struct VerifyArguments {
-  std::string recipe, data, mesh, against = "dp=1", plant;
+  std::string recipe, data, mesh, plan, against = "dp=1", plant;
   std::vector<std::string> sets, only_first;
   int64_t steps = 3;
   double tolerance = 1e-5;
@@ -150,7 +150,7 @@ struct StudyArguments {
 struct ExampleArguments {
   std::string name;
   int64_t seed = 1;
-  int ranks = 1;
+  int ranks = 1, tp = 1;
 };
 
 struct DataArguments {

@@ -138,6 +138,17 @@ base::Schema<TensorOptions> tensor_schema() {
         {"late_sums"}}}};
 }
 
+base::Section place_section() {
+  return {kPlaceTable,
+          "Where parameters lie along tp, in place of what their blocks would choose: one key for each pattern of names, in quotes.",
+          {{.key = "\"PATTERN\"",
+            .default_value = std::string(),
+            .help = "B: replicated; S(0), S(1), ...: split along this dim. * in the pattern stands for anything: \"*.mlp.*\" = \"B\". A "
+                    "parameter that two patterns place differently is refused. Blocks with such parameters run on DTensors.",
+            .check = {},
+            .aliases = {}}}};
+}
+
 base::Schema<ContextOptions> context_schema() {
   using O = ContextOptions;
   return {"context",

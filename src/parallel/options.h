@@ -1,6 +1,7 @@
 // The recipe's keys about the layout of a run.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -63,6 +64,12 @@ struct TensorOptions {
   bool overlap_residual_sums = true;
 };
 base::Schema<TensorOptions> tensor_schema();
+
+// plan.place: parameters that are placed otherwise than their block would have them. By pattern of their names (* stands for anything): B
+// (replicated along tp) or S(DIM).
+using PlaceOptions = std::map<std::string, std::string>;
+inline constexpr const char* kPlaceTable = "plan.place";
+base::Section place_section();
 
 // context.*: how ranks along cp work together.
 struct ContextOptions {

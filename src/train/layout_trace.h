@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,9 @@
 
 namespace cairn::comm {
 class World;
+}
+namespace cairn::parallel {
+struct Plan;
 }
 
 namespace cairn::train {
@@ -44,6 +48,7 @@ struct LayoutTraceOptions {
   bool tensors = true;  // false records losses and norms only, which is faster
   std::string plant;    // plants an error to be found: the gradient of this parameter is not summed over its copies
   std::string cache;    // the folder of tokenized data
+  std::shared_ptr<const parallel::Plan> plan = nullptr;  // decides the layout (given_plan.h); null: the recipe's keys do
 };
 
 // Runs the first steps of a recipe on every rank of the world, as train::run does. Rank 0 gets the tensors. Collective.
@@ -51,7 +56,7 @@ LayoutTrace trace_layout(comm::World& world, base::Recipe recipe, const LayoutTr
 
 // The first difference between two traces, in the order in which a step computes: loss, gradients in the model's order, copies of
 // gradients (which must be bitwise identical), gradient norm, parameters. Tensors may differ by `tolerance` times their largest element,
-// and by a hundred times that after the first update.
+// and by a hundred times that after the first update. Elements of a parameter whose gradient is within rounding of 0 are left out.
 struct Difference {
   int64_t step = 0;    // from 1; 0: nothing differs
   std::string what;    // "the gradient of model.norm.weight"

@@ -14,6 +14,7 @@
 #include "parallel/layout/make_plan.h"
 #include "parallel/layout/model_shard.h"
 #include "snapshot/pretrained.h"
+#include "train/build/check_settings.h"
 #include "train/build/make_plan.h"
 #include "train/fp8_linear.h"
 #include "train/given_plan.h"
@@ -120,7 +121,8 @@ Planned planned(base::Recipe recipe, int ranks, const parallel::Plan* given, boo
              .length = needs.tokens ? s.data.length : 1,
              .length_varies = needs.pairs,
              .documents = data::separates_documents(s.data.packing)};
-  parallel::fit_to_model(p.plan, *p.task.model, s.layout.pipeline, p.batch.length);
+  parallel::fit_to_model(p.plan, *p.task.model, s.layout.pipeline, p.batch.length, s.layout.place);
+  check_placements(s, *p.task.model, p.plan);
   p.rules = step_rules(s, *p.task.model, p.plan, p.batch.length, on_gpu);
   if (step_method(s).needs.pairs) p.task.objective = model::make_dpo(s.step_options<model::DpoOptions>());
   p.rules.measures = static_cast<int64_t>(p.task.objective->measures().size());

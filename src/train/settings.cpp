@@ -77,6 +77,7 @@ Settings read_settings(base::Recipe& recipe) {
   s.layout.tensor = recipe.read(parallel::tensor_schema());
   s.layout.pipeline = recipe.read(parallel::pipeline_schema());
   s.layout.recompute = recipe.read(parallel::recompute_schema());
+  s.layout.place = recipe.read_patterns(parallel::kPlaceTable);
   s.sync = sync::read_dp_sync(recipe);
   s.island = sync::read_island_sync(recipe);
   s.remote = recipe.read(remote_island_schema());
@@ -105,6 +106,7 @@ std::vector<base::Section> recipe_sections() {
                                       parallel::context_schema().section(),
                                       parallel::pipeline_schema().section(),
                                       parallel::recompute_schema().section(),
+                                      parallel::place_section(),
                                       remote_island_schema().section(),
                                       snapshot::snapshot_schema().section(),
                                       eval_schema().section(),

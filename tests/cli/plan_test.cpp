@@ -24,7 +24,7 @@ TEST(PlanCommand, ShowsTheLayoutAndWhatItSends) {
   expect_in(shown, "  step           5 samples of 16 positions, micro-batches of 2\n");
   expect_in(shown, "parameters 22.4 KiB, gradients 22.4 KiB, optimizer 44.9 KiB\n");
   expect_in(shown, "  dp     gradient  91904  89.8 KiB\n");  // 2 (3 - 1) 4 x 5744
-  expect_in(shown, "  all    loss        160  160 B\n");  // 2 (3 - 1) 8 (2 + 3): loss, stop, three times
+  expect_in(shown, "  all    loss        160  160 B\n");     // 2 (3 - 1) 8 (2 + 3): loss, stop, three times
   EXPECT_EQ(shown.find("because"), std::string::npos);
   expect_in(plan_says(scratch, tiny({})), "a step sends nothing: there is one rank\n");
 }
@@ -34,7 +34,7 @@ TEST(PlanCommand, InfersPlacementsAndMoves) {
   const std::string shown = plan_says(scratch, tiny({"--mesh", "dp=2,tp=2", "--infer", "rules"}));
   expect_in(shown, "moves, in the order in which every rank does them\n");
   expect_in(shown, "dp S0, tp B");
-  expect_in(shown, "cairn train runs the placements that `cairn plan --explain` shows");
+  expect_in(shown, "cairn train --plan FILE trains with these parameters");
   const std::string free = plan_says(scratch, tiny({"--mesh", "dp=2,tp=2", "--infer", "free", "--json"}));
   expect_in(free, "\"inside_operations\"");
   plan_says(scratch, tiny({"--mesh", "dp=2,tp=2", "--infer", "free", "--links", "dp=20ms,100Mbit", "--links", "tp=5us,100Gbit"}));
@@ -49,7 +49,7 @@ TEST(PlanCommand, InfersPlacementsAndMoves) {
   plan_says(scratch, tiny({"--mesh", "tp=2", "--infer", "free", "--save", other}));
   plan_says(scratch, tiny({"--mesh", "tp=2", "--save", keys}));
   expect_in(plan_says(scratch, {"--diff", rules, other}), "placements.model.layers.0.mlp.up_proj.weight: tp: split(0) -> replicated");
-  expect_in(plan_says(scratch, tiny({"--plan", other}), 2), "is \"replicated\": its block can run");
+  expect_in(plan_says(scratch, tiny({"--plan", other, "--explain"})), "the block runs on DTensors");
   expect_in(plan_says(scratch, tiny({"--plan", rules, "--explain"})), "tp: split(1) into 8+8");
   EXPECT_EQ(plan_says(scratch, tiny({"--plan", rules})), plan_says(scratch, tiny({"--plan", keys})));
 }
@@ -111,7 +111,11 @@ TEST(TrainCommand, TrainsWithASavedPlan) {
   ASSERT_NE(edited.find(from), std::string::npos);
   edited.replace(edited.find(from), from.size(), "\"model.layers.0.mlp.up_proj.weight\": \"replicated\"");
   scratch.file("edited.json", edited);
-  expect_in(train("edited", {"--plan", "edited.json"}, 2), "the plan's placement of model.layers.0.mlp.up_proj.weight is \"replicated\"");
+  train("edited", {"--plan", "edited.json"});  // one weight of the MLP is replicated
+  for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(losses_in(scratch / "edited")[i], losses_in(scratch / "own")[i], 1e-5);
+  edited.replace(edited.find("\"replicated\""), 12, "\"tp: partial(sum)\"");
+  scratch.file("partial.json", edited);
+  expect_in(train("partial", {"--plan", "partial.json"}, 2), "up_proj.weight is \"tp: partial(sum)\": a parameter cannot be a partial sum");
   expect_in(train("both", {"--plan", "a.json", "--set", "mesh.tp=1"}, 2), "mesh.tp = 1: the plan says 2");
 }
 

@@ -125,16 +125,19 @@ TEST(GivenPlans, RefuseWhatTheModelOrTheRecipeCannotFollow) {
   const std::string up = "model.layers.0.mlp.up_proj.weight";
   parallel::Plan edited = tp;
   edited.placements.erase(up);
-  refused(edited, {}, 2, "the plan's placement of " + up + " is \"replicated\": its block can run \"tp: split(0, 0:10|10:20)\"");
+  EXPECT_TRUE(parallel::placement_of(planned(plain_recipe({}), 2, &edited).plan, up).axes.empty());  // replicated: on DTensors
+  refused(edited, {"model.residual=ladder"}, 2, up + " is \"replicated\": block layers.0.attention_norm has no form for it");
   edited = tp;
-  edited.placements[up] = mesh::parse_placement("tp: split(1)");
-  refused(edited, {}, 2, "its block can run \"tp: split(0, 0:10|10:20)\"");
   edited.placements[up] = mesh::parse_placement("tp: split(0)");  // the same, written otherwise
   EXPECT_EQ(planned(plain_recipe({}), 2, &edited).plan, tp);
   edited.placements[up] = mesh::parse_placement("tp: split(7)");
   refused(edited, {}, 2, "the plan's placement of " + up);
   edited.placements[up] = mesh::parse_placement("tp: partial(sum)");
-  refused(edited, {}, 2, "its block can run");
+  refused(edited, {}, 2, "a parameter cannot be a partial sum. Use replicate or split(DIM).");
+  edited.placements[up] = mesh::parse_placement("tp: ragged(0, 1|0)");
+  refused(edited, {}, 2, "a block has no form for a table of owners");
+  edited.placements[up] = mesh::parse_placement("dp: split(0)");
+  refused(edited, {}, 2, "parameters are placed along tp only. Leave dp out, and use memory.zero to shard them along it.");
   edited.placements[up] = mesh::parse_placement("ep: split(0)");
   refused(edited, {}, 2, up);
   edited = tp;
@@ -144,7 +147,8 @@ TEST(GivenPlans, RefuseWhatTheModelOrTheRecipeCannotFollow) {
   refused(tp, {"mesh.tp=4"}, 2, "mesh.tp = 4: the plan says 2: leave the key out, or edit the plan");
   refused(tp, {"train.precision=bf16"}, 2, "train.precision = \"bf16\": the plan says \"fp32\"");
   refused(tp, {"train.micro_batch=1"}, 2, "train.micro_batch = 1: the plan says 6");
-  refused(tp, {"model.heads=2", "model.kv_heads=1", "model.mlp=1"}, 2, "mesh.tp = 2");
+  refused(tp, {"model.heads=2", "model.kv_heads=1", "model.mlp=1"}, 2,
+          "gate_proj.weight: tp: split(0): its parts end at 20, the dim has 1");
   edited = tp;
   edited.micro_batch = 7;
   refused(edited, {}, 2, "the plan's micro_batch = 7: it must be 6 here");

@@ -109,7 +109,7 @@ CLI::App* add_plan(CLI::App& app, PlanArguments& a) {
   command->add_option("--links", a.links,
                       "With --infer: links along an axis, as dp=20ms,100Mbit, so that it chooses by time; once for each axis");
   command->add_option("--place", a.places,
-                      "With --infer rules: a parameter along tp, as \"lm_head.weight=B\" or \"*.mlp.*=S0\", before the rules");
+                      "With --infer: a parameter along tp, as \"lm_head.weight=B\" or \"*.mlp.*=S0\", before the rules");
   command->add_option("--plan", a.plan, "A saved plan, to be shown instead of the one that the keys make");
   command->add_flag("--explain", a.explain,
                     "Every parameter with the reason for its placement, and every message of a step with its bytes");
@@ -159,6 +159,7 @@ CLI::App* add_verify(CLI::App& app, VerifyArguments& a) {
   command->add_option("recipe", a.recipe, "A recipe (TOML); without one a small model on built-in stories");
   command->add_option("--data", a.data, "A file, a folder or a pattern to train on (data.path), of both");
   command->add_option("--mesh", a.mesh, "The layout in question: pp=2,tp=2");
+  command->add_option("--plan", a.plan, "Instead: a plan that `cairn plan --save` wrote");
   command->add_option("--against", a.against, "The layout to compare with")->capture_default_str();
   command->add_option("--set", a.sets, "A recipe key, of both; may be repeated")->allow_extra_args(false)->take_all();
   command->add_option("--set-first", a.only_first, "A recipe key of the layout in question alone: --set-first memory.zero=3")

@@ -223,9 +223,7 @@ int plan_command(const PlanArguments& a) {
       parallel::Plan plan = p.plan;
       plan.placements = inferred.parameters;
       base::write_atomically(a.save, parallel::to_json(plan));
-      if (!a.json)
-        text += fmt::format("{}: saved; cairn train --plan {} trains with it where the blocks can run it, and says where not\n", a.save,
-                            a.save);
+      if (!a.json) text += fmt::format("{}: saved; cairn train --plan {} trains with it\n", a.save, a.save);
     }
     base::Terminal().line(base::printable(text.substr(0, text.size() - 1)));
     return 0;

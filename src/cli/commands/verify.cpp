@@ -16,6 +16,7 @@
 #include "cli/stderr_terminal.h"
 #include "comm/local/local.h"
 #include "mesh/mesh.h"
+#include "parallel/layout/plan_file.h"
 #include "train/layout_trace.h"
 
 namespace cairn::cli {
@@ -39,6 +40,7 @@ constexpr const char* kSmallRecipe = R"(
 struct Layout {
   std::string mesh;
   std::vector<std::string> sets = {};
+  std::shared_ptr<const parallel::Plan> plan = nullptr;  // in place of the mesh
 };
 
 int rank_count(const std::string& mesh) {
@@ -53,16 +55,18 @@ base::Recipe recipe_of(const VerifyArguments& a, const Layout& layout) {
       a.recipe.empty() ? base::Recipe::parse(kSmallRecipe, "verify") : base::Recipe::parse(base::Recipe::File::read(a.recipe));
   if (!a.data.empty()) recipe.set("data.path", a.data, "--data");
   for (const std::string& set : a.sets) recipe.set(set);
-  for (const mesh::Axis& axis : mesh::parse_mesh(layout.mesh).axes)
+  if (layout.plan) recipe.set("train.micro_batch", layout.plan->micro_batch, "--plan");
+  for (const mesh::Axis& axis : layout.plan ? std::vector<mesh::Axis>{} : mesh::parse_mesh(layout.mesh).axes)
     recipe.set("mesh." + axis.name, static_cast<int64_t>(axis.size), "--mesh");
   for (const std::string& set : layout.sets) recipe.set(set);
   return recipe;
 }
 
 // Runs the ranks as threads on the virtual network. They send and reduce the same messages as processes would.
-train::LayoutTrace record_on(const VerifyArguments& a, const Layout& layout, const train::LayoutTraceOptions& options) {
+train::LayoutTrace record_on(const VerifyArguments& a, const Layout& layout, train::LayoutTraceOptions options) {
   train::LayoutTrace recording;
-  const auto ended = comm::LocalNetwork(rank_count(layout.mesh)).run([&](comm::World& world) {
+  options.plan = layout.plan;
+  const auto ended = comm::LocalNetwork(layout.plan ? layout.plan->mesh.size() : rank_count(layout.mesh)).run([&](comm::World& world) {
     train::LayoutTrace own = train::trace_layout(world, recipe_of(a, layout), options);
     if (world.rank() == 0) recording = std::move(own);
   });
@@ -72,8 +76,13 @@ train::LayoutTrace record_on(const VerifyArguments& a, const Layout& layout, con
 }
 
 int compare(const VerifyArguments& a) {
-  if (a.mesh.empty() && a.only_first.empty()) base::fail_input("verify needs a layout: --mesh pp=2,tp=2, or --table for many");
-  const Layout first{a.mesh.empty() ? a.against : a.mesh, a.only_first}, second{a.against};
+  if (a.mesh.empty() && a.only_first.empty() && a.plan.empty())
+    base::fail_input("verify needs a layout: --mesh pp=2,tp=2, --plan FILE, or --table for many");
+  if (!a.mesh.empty() && !a.plan.empty())
+    base::fail_input("--mesh {} --plan {}: the plan says how ranks are arranged: leave out --mesh", a.mesh, a.plan);
+  Layout first{a.mesh.empty() ? a.against : a.mesh, a.only_first};
+  const Layout second{a.against};
+  if (!a.plan.empty()) first = {a.plan, a.only_first, std::make_shared<parallel::Plan>(parallel::read_plan(a.plan))};
   train::LayoutTraceOptions options{.steps = a.steps, .tensors = true, .plant = {}, .cache = (cache_folder() / "data").string()};
   const train::LayoutTrace other = record_on(a, second, options);
   options.plant = a.plant;

@@ -16,7 +16,7 @@ at::Tensor plain_rms_norm(const at::Tensor& x, const at::Tensor& weight, double 
 at::Tensor plain_rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
   const int64_t half = x.size(-1) / 2;
   const at::Tensor a = x.slice(-1, 0, half), b = x.slice(-1, half);
-  const at::Tensor c = cos.unsqueeze(-2), s = sin.unsqueeze(-2);  // [..., length, 1, head_dim / 2]
+  const at::Tensor c = cos.unsqueeze(-2).to(x.scalar_type()), s = sin.unsqueeze(-2).to(x.scalar_type());  // [..., length, 1, head_dim / 2]
   return at::cat({a * c - b * s, b * c + a * s}, -1);
 }
 

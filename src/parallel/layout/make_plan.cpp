@@ -15,6 +15,8 @@
 #include "base/files.h"
 #include "mesh/local_shard.h"
 #include "model/model.h"
+#include "parallel/dtensor_block.h"
+#include "parallel/layout/place_overrides.h"
 #include "parallel/layout/stage_split.h"
 #include "parallel/layout/tensor_split.h"
 #include "parallel/pipeline/actors.h"
@@ -101,25 +103,30 @@ void check_stages(const std::vector<int64_t>& blocks, int stages, const model::M
   check_split(blocks, static_cast<int64_t>(model.blocks().size()));
 }
 
-// Throws bad_input for a placement in the given plan that the parameter's block cannot run. It may be written differently, but every rank
-// must hold the same elements.
-void check_given(const Plan& plan, const model::Parameter& parameter, const mesh::Placement& can) {
+// Throws bad_input for a placement in the given plan under which no block can run the parameter.
+void check_given(const Plan& plan, const model::Model& model, size_t index) {
+  const model::Parameter& parameter = model.parameters()[index];
   const mesh::Placement given = placement_of(plan, parameter.name);
+  const std::string text = fmt::format("the plan's placement of {} is \"{}\"", parameter.name, mesh::to_string(given));
   try {
     mesh::check(given, plan.mesh, parameter.shape);
   } catch (const Error& error) {
     if (error.kind() != Error::Kind::bad_input) throw;
     base::fail_input("the plan's placement of {}: {}", parameter.name, error.what());
   }
-  bool same = true;
-  for (const auto& on : given.axes)
-    same = same && !std::holds_alternative<mesh::Partial>(on.how) && (on.axis == "tp" || std::holds_alternative<mesh::Replicate>(on.how));
-  for (const int rank : plan.mesh.peers(plan.mesh.members().front(), "tp"))
-    same = same && mesh::local_shard(given, plan.mesh.axis_coordinates(rank), parameter.shape) ==
-                       mesh::local_shard(can, plan.mesh.axis_coordinates(rank), parameter.shape);
-  if (!same)
-    base::fail_input("the plan's placement of {} is \"{}\": its block can run \"{}\" on this mesh, and nothing else yet", parameter.name,
-                     mesh::to_string(given), mesh::to_string(can));
+  if (is_native_split(parameter, plan.mesh, given)) return;
+  for (const mesh::Placement::OnAxis& on : given.axes) {
+    if (std::holds_alternative<mesh::Replicate>(on.how)) continue;
+    if (on.axis != "tp")
+      base::fail_input("{}: parameters are placed along tp only. Leave {} out, and use memory.zero to shard them along it.", text, on.axis);
+    if (std::holds_alternative<mesh::Partial>(on.how))
+      base::fail_input("{}: a parameter cannot be a partial sum. Use replicate or split(DIM).", text);
+    if (std::holds_alternative<mesh::Ragged>(on.how))
+      base::fail_input("{}: a block has no form for a table of owners. Use replicate or split(DIM).", text);
+  }
+  if (const model::Card* block = block_without_dtensors(model))
+    base::fail_input("{}: block {} has no form for it, because every rank along tp has the whole stream. It can run \"{}\".", text,
+                     block->name, mesh::to_string(mesh::Placement{{{"tp", tensor_split(parameter, plan.mesh.extent("tp"))}}}));
 }
 
 void check_names(const Plan& plan, const model::Model& model) {
@@ -204,7 +211,7 @@ Schedule schedule_of(const LayoutOptions& options, const Plan& plan, int micro_b
                       .reduce = options.pipeline.reduce == ReduceTime::stage});
 }
 
-void fit_to_model(Plan& plan, const model::Model& model, const PipelineOptions& pipeline, int64_t length) {
+void fit_to_model(Plan& plan, const model::Model& model, const PipelineOptions& pipeline, int64_t length, const PlaceOptions& place) {
   const int tp = plan.mesh.extent("tp"), pp = plan.mesh.extent("pp");
   if (pp > 1) {
     const Schedule schedule = schedule_of(pipeline, pp, static_cast<int>(plan.micro_batches));
@@ -219,14 +226,19 @@ void fit_to_model(Plan& plan, const model::Model& model, const PipelineOptions& 
     const std::vector<StageEdge> edges = stage_edges(model, plan);
     base::check_no_deadlock(all_actors(schedule, edges, edge_registers(schedule, edges, plan.registers)).graph);
   }
-  check_tensor_split(model, tp);
+  apply_overrides(plan, model, place);
+  const bool given = !plan.placements.empty();
+  if (!given) check_tensor_split(model, tp);
   std::map<std::string, mesh::Placement> placements;
-  for (const model::Parameter& parameter : model.parameters()) {
-    mesh::Placement placement;
+  for (size_t i = 0; i < model.parameters().size(); ++i) {
+    const model::Parameter& parameter = model.parameters()[i];
+    if (given) check_given(plan, model, i);
+    if (given && !is_native_split(parameter, plan.mesh, placement_of(plan, parameter.name))) {
+      placements[parameter.name] = placement_of(plan, parameter.name);  // "replicated" too: it is not what a plan without it means
+      continue;
+    }
     if (const mesh::Placement::How how = tensor_split(parameter, tp); !std::holds_alternative<mesh::Replicate>(how))
-      placement.axes.push_back({"tp", how});
-    if (!plan.placements.empty()) check_given(plan, parameter, placement);
-    if (!placement.axes.empty()) placements[parameter.name] = placement;
+      placements[parameter.name] = {{{"tp", how}}};
   }
   check_names(plan, model);
   plan.placements = std::move(placements);

@@ -17,6 +17,7 @@ struct LayoutOptions {
   TensorOptions tensor;
   PipelineOptions pipeline;
   RecomputeOptions recompute;
+  PlaceOptions place = {};
 };
 
 // First step: the mesh of these options on `ranks` ranks, the ZeRO stage and the context rule. Throws bad_input for sizes that do not fit,
@@ -25,9 +26,10 @@ struct LayoutOptions {
 Plan make_plan(const LayoutOptions& options, int ranks);
 
 // Second step: fills in what depends on the model, the placement of each parameter and the blocks of each pipeline stage. Throws bad_input
-// for what the model does not allow. A plan that has stages already (a person wrote or edited it) keeps them; placements that it has must
-// be those that the blocks can run. `length`: of the sequences, for the cost of attention.
-void fit_to_model(Plan& plan, const model::Model& model, const PipelineOptions& pipeline, int64_t length);
+// for what the model does not allow. A plan that has stages or placements already (a person or --infer made it) keeps them, where blocks
+// have a form for them (dtensor_block.h). `length`: of the sequences, for the cost of attention. `place`
+// replaces the placement of some parameters.
+void fit_to_model(Plan& plan, const model::Model& model, const PipelineOptions& pipeline, int64_t length, const PlaceOptions& place = {});
 
 // The pipeline's schedule for so many micro-batches, from its name or its file, checked.
 Schedule schedule_of(const PipelineOptions& options, int ranks, int micro_batches);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "mesh/local_shard.h"
 #include "mesh/splits.h"
 #include "model/model.h"
 
@@ -64,6 +65,18 @@ mesh::Placement::How split_heads(const model::Parameter& p, const std::string& a
   return table;
 }
 
+// Whether there are enough heads and rows for tensor_split.
+bool has_split(const model::Parameter& parameter, int ranks) {
+  for (size_t dim = 0; ranks > 1 && dim < parameter.axes.size(); ++dim) {
+    const std::string& axis = parameter.axes[dim];
+    if ((axis == "mlp" || axis == "vocab") && parameter.shape[dim] < ranks) return false;
+    if (!is_heads(axis)) continue;
+    const HeadCounts heads = count_heads(parameter, axis, parameter.shape[dim]);
+    if (!can_split(heads, ranks) || (axis == "qkv" && heads.keys < ranks)) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 mesh::Placement::How tensor_split(const model::Parameter& p, int ranks) {
@@ -78,6 +91,24 @@ mesh::Placement::How tensor_split(const model::Parameter& p, int ranks) {
     }
   }
   return mesh::Replicate{};
+}
+
+mesh::Placement::How native_or_replicated(const model::Parameter& parameter, int ranks) {
+  return has_split(parameter, ranks) ? tensor_split(parameter, ranks) : mesh::Replicate{};
+}
+
+bool is_native_split(const model::Parameter& parameter, const mesh::Mesh& mesh, const mesh::Placement& placement) {
+  for (const mesh::Placement::OnAxis& on : placement.axes)
+    if (std::holds_alternative<mesh::Partial>(on.how) || (on.axis != "tp" && !std::holds_alternative<mesh::Replicate>(on.how)))
+      return false;
+  const int ranks = mesh.extent("tp");
+  if (!has_split(parameter, ranks)) return false;
+  const mesh::Placement native{{{"tp", tensor_split(parameter, ranks)}}};
+  for (const int rank : mesh.peers(mesh.members().front(), "tp"))
+    if (mesh::local_shard(placement, mesh.axis_coordinates(rank), parameter.shape) !=
+        mesh::local_shard(native, mesh.axis_coordinates(rank), parameter.shape))
+      return false;
+  return true;
 }
 
 void check_tensor_split(const model::Model& model, int ranks) {

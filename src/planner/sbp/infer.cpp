@@ -91,12 +91,31 @@ double PlacementProblem::gradient_cost(int parameter, const NdSbp& nd_sbp) const
   return options.training ? boxing.estimate_gradient(tensor(parameter), nd_sbp, gradient_sbp(parameter, nd_sbp)) : 0;
 }
 
+namespace {
+
+// Whether every parameter that an operation reads is whole along the sample axes.
+bool reads_whole_parameters(const OpGraph& graph, const GraphOp& op, const Choice& choice, const mesh::Mesh& mesh,
+                            const std::vector<std::string>& sample_axes) {
+  for (size_t i = 0; i < op.inputs.size(); ++i) {
+    if (graph.tensors[static_cast<size_t>(op.inputs[i])].kind != GraphTensor::Kind::parameter) continue;
+    for (size_t axis = 0; axis < mesh.axes.size(); ++axis)
+      if (choice.inputs[i][axis] != kReplicate &&
+          std::find(sample_axes.begin(), sample_axes.end(), mesh.axes[axis].name) != sample_axes.end())
+        return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 PlacementProblem make_problem(const OpGraph& graph, Boxing& boxing, const InferOptions& options) {
   check(graph);
   const mesh::Mesh& mesh = boxing.mesh();
   PlacementProblem problem{graph, boxing, options, {}, std::vector<std::optional<NdSbp>>(graph.tensors.size())};
   for (const GraphOp& op : graph.ops) {
     std::vector<Choice> all = choices_of(graph, op, boxing, options.training);
+    if (options.data_parallel)
+      std::erase_if(all, [&](const Choice& one) { return !reads_whole_parameters(graph, op, one, mesh, options.sample_axes); });
     for (Choice& choice : all) choice.inner = inner_cost(mesh, boxing.cost_model(), inner_bytes(mesh, op, choice.inputs));
     problem.choices.push_back(std::move(all));
   }

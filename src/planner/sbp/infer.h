@@ -15,6 +15,8 @@ struct InferOptions {
   std::map<std::string, NdSbp> fixed = {};
   std::map<std::string, NdSbp> gradients = {};  // where parameters' gradients end up; absent: as the parameter is placed
   std::vector<std::string> sample_axes = {"island", "dp", "shard"};
+  // Operations read whole parameters along the sample axes, as training does: replicas (and ZeRO) are the trainer's business.
+  bool data_parallel = false;
 };
 
 // Placement search: chooses a signature for every operation so that the redistributions between them are cheap.

@@ -72,6 +72,7 @@ std::string to_string(const NdSbp& nd_sbp, const mesh::Mesh& mesh) {
 Sbp parse_sbp(std::string_view text) {
   if (text == "B") return kReplicate;
   if (text == "P") return kPartial;
+  if (text.size() == 4 && text.starts_with("S(") && text[3] == ')' && text[2] >= '0' && text[2] <= '7') return split_of(text[2] - '0');
   if (text.size() == 2 && text[0] == 'S' && text[1] >= '0' && text[1] <= '7') return split_of(text[1] - '0');
   base::fail_input(
       "\"{}\" is no placement along an axis: use B (all of it on every rank), P (partial sums) or S0, S1, ... (split along a dim)", text);

@@ -11,6 +11,7 @@
 #include "model/model.h"
 #include "model/named_parameters.h"
 #include "parallel/batch/context_batch.h"
+#include "parallel/dtensor_block.h"
 #include "parallel/layout/model_shard.h"
 #include "parallel/pipeline/stage_edges.h"
 #include "planner/traffic/table.h"
@@ -157,6 +158,7 @@ void add_tensor_parallel(const TrafficCase& step, TrafficTable& table) {
   const int64_t width = stream_width(step.model);
   const bool whole = whole_stream(step.model);
   const Streams streams = streams_of(step.model);
+  const std::vector<bool> on_dtensors = parallel::dtensor_blocks(step.model, step.plan);
   for (const MicroBatches& of : step.micro_batches) {
     // Ranks along cp have different tokens of the same samples.
     const int64_t tokens = of.samples * step.batch.rows * step.batch.length;
@@ -180,6 +182,11 @@ void add_tensor_parallel(const TrafficCase& step, TrafficTable& table) {
       const std::string name = folded_name(card.name);
       if (kind == BlockKind::other) {
         table.add_unpredicted(name, "tp", comm::Purpose::activation, "not predicted: nothing is known of what this block sends along tp");
+        continue;
+      }
+      if (on_dtensors[i]) {
+        table.add_unpredicted(name, "tp", comm::Purpose::activation,
+                              "not predicted: the block runs on DTensors, which choose for each operation what to send");
         continue;
       }
       const BlockCollectives collectives = collectives_of(card, kind, whole);

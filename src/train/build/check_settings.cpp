@@ -6,7 +6,9 @@
 
 #include "base/check.h"
 #include "model/decoder/wiring.h"
+#include "model/model.h"
 #include "model/needs.h"
+#include "parallel/dtensor_block.h"
 #include "parallel/plan.h"
 #include "sync/needs.h"
 #include "train/islands/remote_islands.h"
@@ -86,6 +88,21 @@ void check_settings(const Settings& settings, const parallel::Plan& plan) {
   check_context(settings, plan);
   check_islands(settings, plan);
   refuse_conflicts(used);
+}
+
+void check_placements(const Settings& settings, const model::Model& model, const parallel::Plan& plan) {
+  static constexpr Limit kLimits[] = {
+      {Feature::fp8, "blocks on DTensors have no fp8 linear layers: leave it out, or the placement"},
+      {Feature::dropout, "blocks on DTensors draw no random numbers: leave it out, or the placement"},
+      {Feature::cp, "blocks on DTensors have no context-parallel attention: use mesh.tp or mesh.dp instead"},
+  };
+  const std::vector<bool> chosen = parallel::dtensor_blocks(model, plan);
+  for (size_t b = 0; b < chosen.size(); ++b) {
+    if (!chosen[b]) continue;
+    const std::string what =
+        fmt::format("the placement of the parameters of {}, which no block has by itself", model.blocks()[b]->card().name);
+    return refuse_limits(what, kLimits, used_features(settings, plan));
+  }
 }
 
 void check_accumulation(const Settings& settings, const parallel::Plan& plan, int64_t local_samples) {

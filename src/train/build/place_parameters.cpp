@@ -3,7 +3,9 @@
 #include "kernels/aten.h"
 #include "kernels/fp8.h"
 #include "model/model.h"
+#include "parallel/dtensor_block.h"
 #include "train/build/build_steps.h"
+#include "train/build/check_settings.h"
 #include "train/fp8_linear.h"
 #include "train/loss_chunks.h"
 #include "train/planned.h"
@@ -54,7 +56,9 @@ void place_parameters(Job& job, comm::World& world, const std::vector<bool>& tra
   parallel::Plan& plan = job.config.plan;
   Engine& engine = job.engine;
   const bool on_gpu = job.config.device.is_cuda();
-  parallel::fit_to_model(plan, *engine.model, s.layout.pipeline, job.data.length);
+  parallel::fit_to_model(plan, *engine.model, s.layout.pipeline, job.data.length, s.layout.place);
+  check_placements(s, *engine.model, plan);
+  engine.model = parallel::with_dtensor_blocks(std::move(engine.model), plan, world);
   const planner::StepRules rules = step_rules(s, *engine.model, plan, job.data.length, on_gpu);
   make_store(job, world, trained, rules);
   list_trained(engine, trained);

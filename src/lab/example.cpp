@@ -23,7 +23,7 @@ int example_command(const cli::ExampleArguments& a) {
     if (example.name != a.name) continue;
     examples::Outcome outcome;
     const auto ended = comm::LocalNetwork(a.ranks).run([&](comm::World& world) {
-      task::Deployer deployer(world, {.seed = static_cast<uint64_t>(a.seed)});
+      task::Deployer deployer(world, {.seed = static_cast<uint64_t>(a.seed), .tp = a.tp});
       const examples::Outcome found = example.run(deployer, /*quick=*/false);
       if (world.rank() == 0) outcome = found;
     });

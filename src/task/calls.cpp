@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "kernels/aten.h"
+#include "mesh/dtensor.h"
 
 namespace cairn::task {
 namespace {
@@ -39,6 +40,15 @@ void check_shapes(const char* function, const Params& made, const Params& like) 
                        shape_of(one.tensor));
 }
 
+// Where functions read parameters in bf16, they read examples in bf16 too.
+Batch in_precision_of(const Params& params, Batch batch) {
+  const at::ScalarType dtype = params.size() == 0 ? at::kFloat : params.all().front().tensor.scalar_type();
+  if (dtype != at::kBFloat16) return batch;
+  for (auto& [name, field] : batch.fields)
+    if (field.tensor.is_floating_point()) field.tensor = field.tensor.to(dtype);
+  return batch;
+}
+
 }  // namespace
 
 Batch collated(const Examples& examples, std::span<const int64_t> places, const at::Device& device) {
@@ -55,29 +65,31 @@ Batch collated(const Examples& examples, std::span<const int64_t> places, const 
 
 WeightedLoss weighted_loss(const Loss& loss, int64_t examples) {
   check_scalar(loss.sum);
+  const at::Tensor sum = loss.sum.scalar_type() == at::kBFloat16 ? loss.sum.to(at::kFloat) : loss.sum;  // it is not rounded again
   if (!loss.weight.defined()) {
     const auto n = static_cast<double>(examples);
-    return {loss.sum * n, at::full({}, n, loss.sum.options().dtype(at::kDouble).requires_grad(false))};
+    return {sum * n, at::full({}, n, sum.options().dtype(at::kDouble).requires_grad(false))};
   }
   if (loss.weight.dim() != 0)
     base::fail_input("loss returned a weight of shape {}: it must be a scalar, what the sum is over", shape_of(loss.weight));
-  return {loss.sum, loss.weight.detach().to(loss.sum.device(), at::kDouble)};
+  return {sum, loss.weight.detach().to(sum.device(), at::kDouble)};
 }
 
 WeightedLoss loss_of(const TaskFunctions& functions, const base::Random& random, const Params& params, const Batch& batch, bool training) {
   const at::AutoGradMode record(true);  // a loss may take gradients inside, even in an evaluation
-  return within("loss", [&] { return weighted_loss(functions.loss(random, params, batch, training), batch.samples()); });
+  return within("loss",
+                [&] { return weighted_loss(functions.loss(random, params, in_precision_of(params, batch), training), batch.samples()); });
 }
 
 Outputs outputs_of(const TaskFunctions& functions, const base::Random& random, const Params& params, const Batch& batch) {
   if (!functions.predict) base::fail_input("the task has no predict: give it one, or ask for no predictions and no metric");
   const at::AutoGradMode record(true);  // as for a loss
-  Outputs outputs = within("predict", [&] { return functions.predict(random, params, batch); });
+  Outputs outputs = within("predict", [&] { return functions.predict(random, params, in_precision_of(params, batch)); });
   for (auto& [name, tensor] : outputs) {
     if (!tensor.defined() || tensor.dim() == 0 || tensor.size(0) != batch.samples())
       base::fail_input("predict's output \"{}\" is {}: its first dim must be the batch, {} examples", name, shape_of(tensor),
                        batch.samples());
-    tensor = tensor.detach();
+    tensor = mesh::full_tensor(tensor.detach());
   }
   return outputs;
 }
@@ -100,7 +112,8 @@ Params gradients_of(const WeightedLoss& loss, const Params& params) {
 
 TrainStep::Part partial_sums(const TaskFunctions& functions, const base::Random& random, const Params& params, const Batch& batch) {
   const at::AutoGradMode record(true);
-  TrainStep::Part part = within("train_step.part", [&] { return functions.train_step.part(random, params, batch); });
+  TrainStep::Part part =
+      within("train_step.part", [&] { return functions.train_step.part(random, params, in_precision_of(params, batch)); });
   check_shapes("train_step.part", part.sums, params);
   return part;
 }

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "comm/world.h"
 #include "kernels/device.h"
+#include "mesh/dtensor.h"
 
 namespace cairn::task {
 namespace {
@@ -21,11 +22,18 @@ at::Device device_from_name(const std::string& name) {
 }  // namespace
 
 Deployer::Deployer(comm::World& world, DeployerOptions options)
-    : world_(world), options_(std::move(options)), device_(device_from_name(options_.device)) {}
+    : world_(world), options_(std::move(options)), device_(device_from_name(options_.device)) {
+  if (options_.tp < 1 || world.size() % options_.tp != 0)
+    base::fail_input("tp = {}: there are {} ranks, which are not whole replicas of so many. Use a divisor of {}.", options_.tp,
+                     world.size(), world.size());
+  mesh_.axes = {{"dp", world.size() / options_.tp}, {"tp", options_.tp}};
+  if (options_.tp > 1) tensor_axis_ = std::make_shared<mesh::DTensorAxis>(world, "tp", mesh_.peers(world.rank(), "tp"));
+}
 
-comm::Group& Deployer::replicas() const { return world_.everyone(); }
-int Deployer::dp() const { return world_.size(); }
-int Deployer::replica() const { return world_.rank(); }
+comm::Group& Deployer::replicas() const { return world_.group(mesh_.peers(world_.rank(), "dp")); }
+int Deployer::dp() const { return mesh_.extent("dp"); }
+int Deployer::replica() const { return mesh_.coordinate(world_.rank(), "dp"); }
+bool Deployer::writes() const { return world_.rank() == 0 && !options_.out.empty(); }
 
 void Deployer::take_name(const std::string& name) {
   const auto allowed = [](char c) {

@@ -2,17 +2,23 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <set>
 #include <string>
 
 #include <c10/core/Device.h>
 
 #include "base/random.h"
+#include "mesh/mesh.h"
 
 namespace cairn::comm {
 class Group;
 class World;
 }  // namespace cairn::comm
+
+namespace cairn::mesh {
+class DTensorAxis;
+}
 
 namespace cairn::task {
 
@@ -20,19 +26,24 @@ struct DeployerOptions {
   uint64_t seed = 0;               // of the order of examples and of all random numbers
   std::filesystem::path out = {};  // folder of metrics and checkpoints, with a folder per trainer; empty: nothing is written
   std::string device = "cpu";      // cpu or cuda
+  int tp = 1;                      // ranks that split the parameters of one replica (tensor parallelism); divides the number of ranks
 };
 
-// One per rank, shared by any number of trainers and predictors. Every rank is a data-parallel replica (`dp` of them): it has all
-// parameters and its part of the examples. Functions of plain tensors cannot be split over ranks; recipes train models that are.
+// One per rank, shared by any number of trainers and predictors. Ranks form `dp` data-parallel replicas of `tp` ranks each. A replica has
+// all parameters and its part of the examples. Along tp, the ranks of a replica see the same examples, and the task's functions compute
+// with DTensors (mesh/dtensor.h): they are written for one process, and two rules say where parameters lie (tensor_rules.h).
 class Deployer {
  public:
   explicit Deployer(comm::World& world, DeployerOptions options = {});  // the world is borrowed
 
   comm::World& world() const { return world_; }
-  comm::Group& replicas() const;
+  comm::Group& replicas() const;  // this rank's counterparts in all replicas
   int dp() const;
   int replica() const;
-  bool writes() const { return replica() == 0 && !options_.out.empty(); }
+  int tp() const { return options_.tp; }
+  const std::shared_ptr<mesh::DTensorAxis>& tensor_axis() const { return tensor_axis_; }  // null: tp is 1
+  const mesh::Mesh& mesh() const { return mesh_; }                                        // dp and tp
+  bool writes() const;
   const DeployerOptions& options() const { return options_; }
   at::Device device() const { return device_; }
 
@@ -47,6 +58,8 @@ class Deployer {
   comm::World& world_;
   DeployerOptions options_;
   at::Device device_;
+  mesh::Mesh mesh_;
+  std::shared_ptr<mesh::DTensorAxis> tensor_axis_;
   std::set<std::string> names_;
 };
 

@@ -8,6 +8,8 @@
 #include "mesh/named_tensor.h"
 #include "task/deployer.h"
 #include "task/task.h"
+#include "task/tensor_rules.h"
+#include "task/trainer_options.h"
 #include "train/build.h"
 
 namespace cairn::snapshot {
@@ -15,8 +17,6 @@ class OpenSnapshot;
 }
 
 namespace cairn::task {
-
-struct TrainerOptions;
 
 // The position of a step in the run. The same on all ranks, except `first`.
 struct StepPosition {
@@ -44,7 +44,14 @@ class TaskReplica {
   // The mean loss over all examples, sharded over the ranks; trains nothing. Collective.
   double mean_loss(const Examples& examples) const;
 
-  Params params() const;         // copies
+  // Along tp: places the parameters by the two rules, from a trace of the loss of these examples (tensor_rules.h), and keeps their values.
+  // The optimizer is fresh afterwards. Once; nothing where tp is 1. Collective.
+  void place(const Examples& examples);
+  const std::map<std::string, TensorRule>& rules() const { return rules_; }  // empty: not placed yet, or tp is 1
+
+  // As a pass reads them: along tp, DTensors.
+  Params leaves(bool differentiable) const;
+  Params params() const;         // whole copies. Collective.
   void reset(const Params& to);  // and a fresh optimizer
 
   // Whole parameters and optimizer state on rank 0. Collective.
@@ -55,12 +62,17 @@ class TaskReplica {
   model::Losses pass(const parallel::Pass& micro_batch);
   void finish_gradients();  // divides the summed gradients by the total weight, before the update
   void fresh_optimizer();
-  Params leaves(bool differentiable) const;  // as a pass reads them
+  void build();  // what depends on where parameters lie
+  mesh::Placement::How placement(size_t parameter) const;
+  at::Tensor distributed(size_t parameter, const at::Tensor& local) const;  // a DTensor along tp
+  at::Tensor local(size_t parameter, const at::Tensor& gradient) const;     // this rank's contribution to a gradient
 
   Deployer& deployer_;
   const TaskFunctions functions_;
+  const TrainerOptions options_;
   const int64_t micro_batch_;
   const base::Random random_;
+  std::map<std::string, TensorRule> rules_;
   train::Job job_;  // what a step and a snapshot need of a Job
   // Of the current step.
   const Examples* examples_ = nullptr;

@@ -46,6 +46,8 @@ void check_options(const TrainerOptions& o, int dp) {
   not_negative("min_lr_ratio", o.min_lr_ratio);
   not_negative("steps_total", static_cast<double>(o.steps_total));
   not_negative("save.every_epochs", static_cast<double>(o.save.every_epochs));
+  if (o.precision != "fp32" && o.precision != "bf16")
+    base::fail_input("trainer \"{}\": precision = \"{}\": must be fp32 or bf16", o.name, o.precision);
   if (o.zero < 0 || o.zero > 2)
     base::fail_input(
         "trainer \"{}\": zero = {}: must be 0, 1 or 2 (a task's functions read all parameters at once, so sharing them out, 3, "
@@ -70,7 +72,8 @@ struct Training::State {
   std::unique_ptr<base::Metrics> metrics;  // on the rank that writes
   TrainerState progress = {};
   bool checked = false;
-  std::set<int64_t> warned = {};  // lengths of lists that were warned about
+  std::set<int64_t> warned = {};                       // lengths of lists that were warned about
+  std::optional<snapshot::OpenSnapshot> resumed = {};  // until parameters are placed
 
   State(Deployer& of, TaskFunctions functions, const Params& start, TrainerOptions with)
       : deployer(of),
@@ -106,13 +109,24 @@ struct Training::State {
                  global_batch);
   }
 
+  // Along tp: before the first step, because the rules read a batch.
+  void place(const Examples& training) {
+    if (!deployer.tensor_axis() || !replica.rules().empty()) return;
+    replica.place(training);
+    if (resumed) replica.load(*resumed);
+    resumed.reset();
+    int64_t split = 0;
+    for (const auto& [name, rule] : replica.rules()) split += rule.dim >= 0;
+    log().info("{}: tp={} parameters={} split={}", options.name, deployer.tp(), replica.rules().size(), split);
+  }
+
   void check_once(const Examples& training, const Examples& evaluation) {
     if (checked || !options.sanity_check) return;
     checked = true;
     const bool evaluates = evaluation.count > 0;
     std::vector<std::string> names{"loss"};
     const std::vector<std::string> more =
-        check_task(deployer, functions(), replica.params(), evaluates ? evaluation : training, options.per_device_batch);
+        check_task(deployer, functions(), replica.leaves(false), evaluates ? evaluation : training, options.per_device_batch);
     if (evaluates) names.insert(names.end(), more.begin(), more.end());
     for (const auto* list : {&options.save.argmin, &options.save.argmax})
       for (const std::string& name : *list)
@@ -187,7 +201,7 @@ struct Training::State {
     if (examples.count == 0) base::fail_input("trainer \"{}\": no examples to evaluate on", options.name);
     Metrics found{{"eval_loss", replica.mean_loss(examples)}};
     if (!examples.metric) return found;
-    const Outputs outputs = predict_all(deployer, functions(), replica.params(), examples, options.per_device_batch);
+    const Outputs outputs = predict_all(deployer, functions(), replica.leaves(false), examples, options.per_device_batch);
     found.merge(metrics_of(examples, examples.count, outputs));
     return found;
   }
@@ -202,6 +216,7 @@ struct Training::State {
           "resume with the same seed",
           options.name, deployer.options().seed, progress.seed, found->path());
     replica.load(*found);
+    resumed = std::move(found);
     log().info("{}: resumed {} after epoch {}, step {}", options.name, found->path(), progress.epoch, progress.step);
   }
 };
@@ -225,6 +240,7 @@ Training::~Training() = default;
 Report Training::fit(const Examples& training, const Examples& evaluation) {
   State& s = *state_;
   s.check_count(training.count);
+  s.place(training);
   s.check_once(training, evaluation);
   Report report;
   const int64_t steps = training.count / s.global_batch, epochs = s.options.epochs;
@@ -254,6 +270,7 @@ Report Training::fit(const Examples& training, const Examples& evaluation) {
 }
 
 Metrics Training::evaluate(const Examples& examples) const { return state_->evaluate(examples); }
+const std::map<std::string, TensorRule>& Training::tensor_rules() const { return state_->replica.rules(); }
 Params Training::params() const { return state_->replica.params(); }
 void Training::reset(const Params& to) {
   state_->replica.reset(to);

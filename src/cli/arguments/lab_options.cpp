@@ -58,6 +58,9 @@ CLI::App* add_example(CLI::App& app, ExampleArguments& a) {
   command->add_option("name", a.name, "Which example");
   command->add_option("--seed", a.seed, "Of everything random in it")->check(not_negative())->capture_default_str();
   command->add_option("--ranks", a.ranks, "Ranks, as threads of one process")->check(CLI::Range(1, 4096))->capture_default_str();
+  command->add_option("--tp", a.tp, "Of these, ranks that split the parameters of one replica")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
   command->footer("Exits with 0 only if the example reaches its target.");
   return command;
 }

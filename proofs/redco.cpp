@@ -1,4 +1,4 @@
-// Redco: placements from two rules (items 1 to 4), training from three functions (5 to 7). Each has a file of its own.
+// Redco: placements from two rules (items 1 to 4), training from three functions (5 to 7, along tp 9). Each has a file of its own.
 #include "study/claims.h"
 
 namespace cairn::study {

@@ -19,9 +19,9 @@ namespace cairn::study {
 namespace {
 
 // The body on ranks that are threads of this process.
-void on_ranks(int ranks, uint64_t seed, const std::function<void(task::Deployer&)>& body) {
+void on_ranks(int ranks, uint64_t seed, const std::function<void(task::Deployer&)>& body, int tp = 1) {
   const auto ended = comm::LocalNetwork(ranks).run([&](comm::World& world) {
-    task::Deployer deployer(world, {.seed = seed});
+    task::Deployer deployer(world, {.seed = seed, .tp = tp});
     body(deployer);
   });
   for (const std::exception_ptr& error : ended)
@@ -80,6 +80,25 @@ void privacy(const ProofOptions& options, Findings& findings, base::Log& log) {
                    std::abs(std::sqrt(squares / numbers) / (examples::kPrivateNoise * examples::kPrivateClip) - 1), 0.02);
 }
 
+// 9. The same sources along tp: no line of them knows of it.
+void along_tp(const ProofOptions& options, Findings& findings, base::Log& log) {
+  for (const examples::Example& example : examples::examples()) {
+    if (example.name == "language_model") continue;
+    log.info("{} along tp=2", example.name);
+    examples::Outcome two;
+    on_ranks(
+        2, options.seed,
+        [&](task::Deployer& deployer) {
+          const examples::Outcome own = example.run(deployer, /*quick=*/false);
+          if (deployer.world().rank() == 0) two = own;
+        },
+        /*tp=*/2);
+    const std::string claim = fmt::format("9. {} along tp=2, sources unchanged: {}", example.name, two.measure);
+    two.at_most ? findings.at_most(claim, two.baseline, two.reached, two.target)
+                : findings.at_least(claim, two.baseline, two.reached, two.target);
+  }
+}
+
 std::vector<examples::Point> points(uint64_t seed, int64_t n) {
   return examples::blobs(base::Random(seed).for_purpose("centres"), base::Random(seed).for_purpose("points"), n, 5, 7, 3);
 }
@@ -126,17 +145,18 @@ void determinism(const ProofOptions& options, Findings& findings, base::Log& log
     return {(losses * weight).sum(), weight.sum()};
   };
   const auto examples = points(options.seed, 500);
-  const auto curve = [&](int ranks, uint64_t seed) {
-    log.info("determinism: {} ranks", ranks);
+  const auto curve = [&](int ranks, uint64_t seed, int tp = 1) {
+    log.info("determinism: {} ranks, tp {}", ranks, tp);
     std::vector<double> losses;
-    on_ranks(ranks, seed, [&](task::Deployer& deployer) {
+    const auto train = [&](task::Deployer& deployer) {
       task::Trainer trainer(
           deployer, task, network(options.seed),
           {.per_device_batch = 4, .global_batch = 48, .epochs = 10, .learning_rate = 3e-3, .max_grad_norm = 1, .warmup_ratio = 0.1});
       const task::Report report = trainer.fit(examples);
-      if (deployer.replica() != 0) return;
+      if (deployer.world().rank() != 0) return;
       for (const task::StepReport& step : report.steps) losses.push_back(step.loss);
-    });
+    };
+    on_ranks(ranks, seed, train, tp);
     return losses;
   };
   const auto furthest = [](const std::vector<double>& a, const std::vector<double>& b) {
@@ -151,6 +171,9 @@ void determinism(const ProofOptions& options, Findings& findings, base::Log& log
     findings.at_most(
         fmt::format("7. dp {}, the same global batch: largest loss difference to one process (baseline: another order)", ranks), shuffled,
         furthest(one, curve(ranks, options.seed)), 1e-5);
+  for (const auto& [ranks, tp] : {std::pair{2, 2}, std::pair{3, 3}, std::pair{4, 2}})
+    findings.at_most(fmt::format("9. {} ranks, tp {}: largest loss difference to one process (baseline: another order)", ranks, tp),
+                     shuffled, furthest(one, curve(ranks, options.seed, tp)), 1e-5);
 }
 
 }  // namespace
@@ -158,6 +181,7 @@ void determinism(const ProofOptions& options, Findings& findings, base::Log& log
 void prove_redco_tasks(const ProofOptions& options, Findings& findings, base::Log& log) {
   examples_reach(options, findings, log);
   privacy(options, findings, log);
+  along_tp(options, findings, log);
   order(options, findings, log);
   determinism(options, findings, log);
 }

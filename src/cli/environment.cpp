@@ -1,10 +1,13 @@
 #include "cli/environment.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <fstream>
 #include <sched.h>
 #include <sstream>
+
+#include "base/check.h"
 
 namespace cairn::cli {
 
@@ -34,6 +37,17 @@ int processors() {
   double quota = 0, period = 0;
   if (limit >> quota >> period && period > 0) count = std::min(count, std::max(1, static_cast<int>(quota / period + 0.5)));
   return std::max(1, count);
+}
+
+int threads_among(int ranks) {
+  const auto given = variable("OMP_NUM_THREADS");
+  if (!given) return std::max(1, processors() / std::max(1, ranks));
+  const char* const end = given->data() + given->size();
+  int threads = 0;
+  const auto [rest, error] = std::from_chars(given->data(), end, threads);
+  const bool whole = rest == end || *rest == ',';  // OpenMP allows a number for each level: 4,2
+  if (error != std::errc() || !whole || threads < 1) base::fail_input("OMP_NUM_THREADS = {}: must be a number of threads above 0", *given);
+  return threads;
 }
 
 std::vector<std::string> visible_gpus() {

@@ -19,6 +19,10 @@ std::filesystem::path own_program();
 // Processors this process may use: its affinity mask, limited by the container's CPU quota.
 int processors();
 
+// Compute threads of each of so many ranks that share these processors; OMP_NUM_THREADS, where it is set, whatever they share. Refuses
+// what is not a number above 0.
+int threads_among(int ranks);
+
 // The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them. Does not start CUDA.
 std::vector<std::string> visible_gpus();
 

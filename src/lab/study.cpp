@@ -27,7 +27,7 @@ constexpr int64_t kResultBytesMax = 64 << 20;
 int study_command(const cli::StudyArguments& a) {
   const cli::Signals signals;
   const base::RealClock clock;
-  at::set_num_threads(cli::processors());
+  at::set_num_threads(cli::threads_among(1));
   base::Log log({.terminal = a.json ? cli::stderr_terminal() : std::make_shared<base::Terminal>(), .file = {}});
   study::HdeeRecipe recipe = study::read_hdee(base::Recipe::File::read(a.recipe), a.sets);
   const std::filesystem::path out =
@@ -36,7 +36,7 @@ int study_command(const cli::StudyArguments& a) {
   const study::HdeeSetup setup{.out = out,
                                .program = cairn_program(),
                                .cache = cache.empty() ? cache : cache / "data",
-                               .threads = cli::processors(),
+                               .threads = cli::threads_among(1),
                                .dry_run = a.dry_run};
   const study::HdeeResult result = study::run_hdee(std::move(recipe), setup, log, signals.stop());
   base::Terminal terminal;

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "cli/environment.h"
 
 namespace cairn::cli {
 namespace {
@@ -337,6 +338,27 @@ TEST(Slurm, IsNoPlaceForAnotherLaunchersRanks) {
   inside = kAgents;
   inside.insert(kTorchrun.begin(), kTorchrun.end());
   EXPECT_EQ(detect_node(from(inside)), std::nullopt);
+}
+
+// As torchrun and users say it: islands that share a machine and do not know of each other would take all its cores each.
+TEST(Launcher, GivesARankTheThreadsThatTheEnvironmentNames) {
+  const auto before = variable("OMP_NUM_THREADS");
+  ::unsetenv("OMP_NUM_THREADS");
+  EXPECT_EQ(threads_among(1), processors());
+  EXPECT_EQ(threads_among(2 * processors()), 1);
+  set_variable("OMP_NUM_THREADS", "3");
+  EXPECT_EQ(threads_among(1), 3);
+  EXPECT_EQ(threads_among(64), 3);
+  set_variable("OMP_NUM_THREADS", "5,2");
+  EXPECT_EQ(threads_among(64), 5);
+  for (const char* wrong : {"0", "-1", "many", "2x"}) {
+    set_variable("OMP_NUM_THREADS", wrong);
+    EXPECT_THROW(threads_among(1), Error) << wrong;
+  }
+  if (before)
+    set_variable("OMP_NUM_THREADS", *before);
+  else
+    ::unsetenv("OMP_NUM_THREADS");
 }
 
 }  // namespace

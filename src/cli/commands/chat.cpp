@@ -107,7 +107,7 @@ int chat_command(const ChatArguments& a) {
   auto terminal = std::make_shared<base::Terminal>();
   base::Log log({.level = base::Level::warn, .terminal = terminal, .file = {}});
   check(a.options.sampling);
-  at::set_num_threads(processors());
+  at::set_num_threads(threads_among(1));
   LanguageModel model = open_language_model(a.folder, log, a.on);
   model.require_tokenizer("chat");
   model.prepare_for_length(kChatLengthMax);

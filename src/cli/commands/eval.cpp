@@ -55,7 +55,7 @@ class Evaluation {
       if (stop.empty()) base::fail_input("--stop: an empty text is everywhere; give one that is not");
     if (!a.prefix_file.empty()) prefix_ = base::read_file(a.prefix_file, kPrefixBytesMax);
     if (!a.items_file.empty()) items_ = std::make_unique<base::FileWriter>(a.items_file);
-    at::set_num_threads(processors());
+    at::set_num_threads(threads_among(1));
     model_ = open_language_model(a.folder, log_, a.on, a.domain);
     if (!model_.tokenizer)
       base::fail_input("{}: it has no tokenizer, and no text can be judged without one: put its tokenizer.json there", model_.path);

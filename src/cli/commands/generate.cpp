@@ -264,7 +264,7 @@ int generate_command(const GenerateArguments& a, const std::vector<std::string>&
     if (stop.empty()) base::fail_input("--stop: an empty text is everywhere; give one that is not");
   if (const mesh::Mesh mesh = generation_mesh(a); mesh.size() > 1) return generate_sharded(a, mesh, command_line);
   base::Log log({.level = base::Level::warn, .terminal = std::make_shared<base::Terminal>(), .file = {}});
-  at::set_num_threads(processors());
+  at::set_num_threads(threads_among(1));
   LanguageModel model = open_language_model(a.folder, log, a.on, a.domain);
   if (!a.stops.empty()) model.require_tokenizer("--stop");
   const std::vector<Prompt> prompts = prompts_of(model, a);

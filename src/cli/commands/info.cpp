@@ -60,7 +60,7 @@ int doctor_command() {
                                            : "none found");
   fact("cache", cache_folder().empty() ? "none (set HOME or CAIRN_CACHE)" : cache_folder().string());
   terminal.line("what will be used");
-  fact("train", fmt::format("--device {}, {} threads on one rank", kernels::can_use_cuda() ? "cuda or cpu" : "cpu", processors()));
+  fact("train", fmt::format("--device {}, {} threads on one rank", kernels::can_use_cuda() ? "cuda or cpu" : "cpu", threads_among(1)));
   fact("transports", comm::has_mpi() ? "local, net, mpi" : "local, net (mpi was not found when Cairn was built)");
   return 0;
 }

@@ -334,7 +334,7 @@ int run_agent_rank(const TrainArguments& a, train::Start start, int setup_fd) {
   start.seconds_before = std::stod(*variable("CAIRN_AGENT_SECONDS"));
   comm::NetSetup setup = train::inherited_setup(setup_fd);
   const auto here = static_cast<int>(setup.neighbours().size());
-  start.threads = std::max(1, processors() / std::max(1, here));
+  start.threads = threads_among(here);
   assign_gpu(a.device, a.transport, std::stoi(*variable("CAIRN_LOCAL_RANK")), here);
   const auto connect = [&](const base::Stop& stop) {
     return comm::make_net_transport(std::move(setup), {.links = links_among(a, setup.size), .stop = &stop});
@@ -390,7 +390,7 @@ base::Recipe settle_ranks(TrainArguments& a, const RunDecision& decision, train:
   base::Recipe recipe = make_recipe(a, decision);
   if (!a.nproc_given && a.mesh.empty() && !start.plan && place.nnodes == 1) {
     a.nproc = rank_count(recipe);
-    start.threads = std::max(1, processors() / a.nproc);
+    start.threads = threads_among(a.nproc);
   }
   check_ranks(a);
   return recipe;
@@ -440,7 +440,7 @@ int train_command(const TrainArguments& given, const std::vector<std::string>& c
                            .resume = false,
                            .cache = cache_folder() / "data",
                            .device = a.device,
-                           .threads = std::max(1, processors() / a.nproc),
+                           .threads = threads_among(a.nproc),
                            .terminal = nullptr,
                            .plan = plan};
   if (const auto setup_fd = variable("CAIRN_SETUP_FD")) return run_agent_rank(a, start, std::stoi(*setup_fd));

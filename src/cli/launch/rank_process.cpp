@@ -75,7 +75,7 @@ int run_as_threads(const RankCommand& command) {
   if (const auto links = parse_links(command.launch.links)) options.link = *links;
   options.world = [&](int rank) { return quiet_world(rank, terminal); };
   rethrow_cause(comm::LocalNetwork(ranks, options).run([&](comm::World& world) {
-    const RankContext context{ranks, std::max(1, processors() / ranks), signals.stop()};
+    const RankContext context{ranks, threads_among(ranks), signals.stop()};
     report_failure_to_peers(world, [&] { command.body(world, context); });
   }));
   return 0;
@@ -85,7 +85,7 @@ int run_as_threads(const RankCommand& command) {
 
 int threads_per_rank(int ranks_here) {
   const bool bound = processors() < static_cast<int>(std::thread::hardware_concurrency());
-  return std::max(1, bound ? processors() : processors() / ranks_here);
+  return threads_among(bound ? 1 : ranks_here);
 }
 
 void assign_gpu(const std::string& device, const std::string& transport, int local_rank, int local_size) {

@@ -11,7 +11,7 @@
 
 namespace cairn::cli {
 
-// Compute threads of a rank. A launcher that binds its processes to cores has divided the cores already.
+// Compute threads of a rank that a launcher started. One that binds its processes to cores has divided the cores already.
 int threads_per_rank(int ranks_here);
 
 // Chooses this rank's GPU where the device is cuda. Must run before CUDA starts. Refuses NCCL with several ranks on one GPU.

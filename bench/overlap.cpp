@@ -31,12 +31,12 @@ struct OverlapCase {
 
 std::vector<OverlapCase> overlap_cases() {
   const std::vector<std::string> pipeline{"mesh.pp=4",       "pipeline.schedule=gpipe", "pipeline.micro_batches=4", "model.layers=8",
-                                          "model.embed=256", "model.heads=4",           "model.kv_heads=4",         "model.mlp=704"};
+                                          "model.embed=512", "model.heads=8",           "model.kv_heads=8",         "model.mlp=1408"};
   std::vector<std::string> stage = pipeline, full = pipeline;
   stage.emplace_back("recompute.mode=stage");
   full.emplace_back("recompute.mode=full");
-  return {{"recompute", "20ms", 4, 16, 128, 0.92, stage, {"recompute.overlap=first"}, {"recompute.overlap=none"}},
-          {"recompute-full", "20ms", 4, 16, 128, 0.92, full, {"recompute.overlap=all"}, {"recompute.overlap=none"}},
+  return {{"recompute", "20ms", 4, 16, 256, 0.92, stage, {"recompute.overlap=first"}, {"recompute.overlap=none"}},
+          {"recompute-full", "20ms", 4, 16, 256, 0.92, full, {"recompute.overlap=all"}, {"recompute.overlap=none"}},
           {"prefetch",
            "20ms,200Mbit",
            2,

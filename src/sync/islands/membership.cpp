@@ -75,7 +75,7 @@ IslandMembership::IslandMembership(Parts parts)
       answer_limit_(parts.answer_limit),
       known_(static_cast<size_t>(parts.messenger.size())),
       said_to_(known_.size()),
-      state_step_from_(known_.size(), -1),
+      state_step_{std::vector<int64_t>(known_.size(), -1), std::vector<int64_t>(known_.size(), -1)},
       join_requests_(known_.size()),
       sponsored_(known_.size()),
       forwards_sent_(known_.size()) {
@@ -102,7 +102,9 @@ void IslandMembership::listen() {
         mine_.phase == Phase::ended || (mine_.phase == Phase::works && quorum_.members()[place(message)] != message.incarnation);
     if (serves && sponsored_[place(message)] != message.incarnation) join_requests_[place(message)] = message.incarnation;
   });
-  messenger_.on_message(Kind::state_sent, [this, place](const Arrived& message) { state_step_from_[place(message)] = message.tag.step; });
+  messenger_.on_message(Kind::state_sent, [this, place](const Arrived& message) {
+    state_step_[message.tag.part == static_cast<int32_t>(StateFor::joiner) ? 1 : 0][place(message)] = message.tag.step;
+  });
   messenger_.on_message(Kind::ready, [this, place](const Arrived& message) {
     if (sponsored_[place(message)] == message.incarnation && quorum_.members()[place(message)] != message.incarnation)
       quorum_.propose(message.from, message.incarnation);
@@ -282,7 +284,7 @@ bool IslandMembership::is_founder() const {
 std::nullopt_t IslandMembership::start_over() {
   messenger_.renew();
   decisions_.set_entering();
-  std::fill(state_step_from_.begin(), state_step_from_.end(), -1);
+  for (auto& steps : state_step_) std::fill(steps.begin(), steps.end(), -1);
   forwarded_.clear();
   sponsor_ = -1;
   std::fill(said_to_.begin(), said_to_.end(), 0);
@@ -331,8 +333,8 @@ std::optional<StartPoint> IslandMembership::found_run(const Founding& founding, 
   if (source == me) {
     for (size_t i = 0; i < known_.size(); ++i)  // a founder that has started again joins later, with a later state
       if (founding.needs_state[i] && messenger_.incarnation(static_cast<int>(i)) == founding.members[i])
-        send_state(static_cast<int>(i), state, founding.step);
-  } else if (founding.needs_state[me] && !receive_state(founding.source, founding.members[source], state)) {
+        send_state(static_cast<int>(i), StateFor::founder, state, founding.step);
+  } else if (founding.needs_state[me] && !receive_state(founding.source, founding.members[source], StateFor::founder, state)) {
     return std::nullopt;
   }
   mine_.epoch = founding.epoch;

@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -114,8 +115,11 @@ class IslandMembership {
   std::optional<IslandExchange::StartPoint> found_run(const Founding& founding, State& state);
   void wait_until_connected(const Incarnations& members);
   std::optional<IslandExchange::StartPoint> join(int sponsor, State& own);
-  void send_state(int island, const State& state, int64_t now);
-  bool receive_state(int from, uint64_t incarnation, State& state);
+  // What a state is sent for. A founder that comes too late joins instead, and must not take the founding's state for its sponsor's.
+  enum class StateFor : int32_t { founder, joiner };
+  static MessageTag state_tag(StateFor use, int64_t step, size_t fragment, int32_t row);
+  void send_state(int island, StateFor use, const State& state, int64_t now);
+  bool receive_state(int from, uint64_t incarnation, StateFor use, State& state);
   at::Tensor receive_row(int from, const MessageTag& tag, int64_t elements);
   bool wait_briefly(const std::function<bool()>& done);
   bool is_gone(int island, uint64_t incarnation) const;
@@ -130,11 +134,11 @@ class IslandMembership {
   OuterStep outer_step_;
   const std::chrono::nanoseconds founders_limit_, return_limit_, answer_limit_;
   Status mine_;
-  std::vector<Known> known_;                // by island
-  std::vector<uint64_t> said_to_;           // by island: the incarnation that has this island's status
-  std::vector<int64_t> state_step_from_;    // by island: the step of the state that it has sent here; -1: none
-  Incarnations join_requests_, sponsored_;  // joining islands that ask for the state, and that have it
-  std::vector<int64_t> forwards_sent_;      // by island: rounds that were forwarded to it since it got the state
+  std::vector<Known> known_;                        // by island
+  std::vector<uint64_t> said_to_;                   // by island: the incarnation that has this island's status
+  std::array<std::vector<int64_t>, 2> state_step_;  // by use and island: the step of the state that it has sent here; -1: none
+  Incarnations join_requests_, sponsored_;          // joining islands that ask for the state, and that have it
+  std::vector<int64_t> forwards_sent_;              // by island: rounds that were forwarded to it since it got the state
   int64_t forwards_received_ = 0;
   bool misses_round_ = false;  // one that the sponsor forwarded did not arrive
   bool took_state_ = false;    // of the sponsor

@@ -29,12 +29,17 @@ constexpr auto kForwardLimit = std::chrono::seconds(5);  // for the round by whi
 
 }  // namespace
 
-void IslandMembership::send_state(int island, const State& state, int64_t now) {
+MessageTag IslandMembership::state_tag(StateFor use, int64_t step, size_t fragment, int32_t row) {
+  return {Kind::state, step, static_cast<int32_t>(4 * fragment) + 2 * static_cast<int32_t>(use) + row};
+}
+
+void IslandMembership::send_state(int island, StateFor use, const State& state, int64_t now) {
   for (size_t f = 0; f < state.anchors.size(); ++f) {
-    messenger_.send(island, {Kind::state, now, static_cast<int32_t>(2 * f)}, bytes_of(state.anchors[f]), comm::Purpose::state);
-    messenger_.send(island, {Kind::state, now, static_cast<int32_t>(2 * f + 1)}, bytes_of(state.momenta[f]), comm::Purpose::state);
+    messenger_.send(island, state_tag(use, now, f, 0), bytes_of(state.anchors[f]), comm::Purpose::state);
+    messenger_.send(island, state_tag(use, now, f, 1), bytes_of(state.momenta[f]), comm::Purpose::state);
   }
-  messenger_.send(island, {Kind::state_sent, now, 0}, {}, comm::Purpose::control);  // arrives last: the state is complete then
+  // Arrives last: the state is complete then.
+  messenger_.send(island, {Kind::state_sent, now, static_cast<int32_t>(use)}, {}, comm::Purpose::control);
 }
 
 at::Tensor IslandMembership::receive_row(int from, const MessageTag& tag, int64_t elements) {
@@ -48,8 +53,8 @@ at::Tensor IslandMembership::receive_row(int from, const MessageTag& tag, int64_
 }
 
 // False: the sender was lost, or has not sent it.
-bool IslandMembership::receive_state(int from, uint64_t incarnation, State& state) {
-  int64_t& step = state_step_from_[static_cast<size_t>(from)];
+bool IslandMembership::receive_state(int from, uint64_t incarnation, StateFor use, State& state) {
+  int64_t& step = state_step_[static_cast<size_t>(use)][static_cast<size_t>(from)];
   const Nanoseconds begun = messenger_.now();
   while (step < 0) {
     const bool late = messenger_.now() - begun > kStateLimit && !messenger_.has_any(from, Kind::state);
@@ -57,8 +62,8 @@ bool IslandMembership::receive_state(int from, uint64_t incarnation, State& stat
     wait_briefly([&] { return step >= 0; });
   }
   for (size_t f = 0; f < state.anchors.size(); ++f) {
-    state.anchors[f] = receive_row(from, {Kind::state, step, static_cast<int32_t>(2 * f)}, state.anchors[f].numel());
-    state.momenta[f] = receive_row(from, {Kind::state, step, static_cast<int32_t>(2 * f + 1)}, state.momenta[f].numel());
+    state.anchors[f] = receive_row(from, state_tag(use, step, f, 0), state.anchors[f].numel());
+    state.momenta[f] = receive_row(from, state_tag(use, step, f, 1), state.momenta[f].numel());
   }
   step = -1;
   return true;
@@ -73,7 +78,7 @@ std::optional<StartPoint> IslandMembership::join(int sponsor, State& own) {
   forwarded_.clear();
   forwards_received_ = 0;
   misses_round_ = took_state_ = false;
-  int64_t& sent = state_step_from_[static_cast<size_t>(sponsor)];
+  int64_t& sent = state_step_[static_cast<size_t>(StateFor::joiner)][static_cast<size_t>(sponsor)];
   const auto me = static_cast<size_t>(messenger_.me());
   const auto sponsor_is = [&](Phase phase) {
     const Status* status = status_of(sponsor);
@@ -94,7 +99,7 @@ std::optional<StartPoint> IslandMembership::join(int sponsor, State& own) {
   StartPoint start_point{.step = sent, .state_replaced = true};
   uint64_t applied = 0;  // entries of the log that say that this island takes part
   took_state_ = true;
-  if (!receive_state(sponsor, sponsor_incarnation_, state)) return std::nullopt;
+  if (!receive_state(sponsor, sponsor_incarnation_, StateFor::joiner, state)) return std::nullopt;
   messenger_.send(sponsor, {Kind::ready, 0, 0}, {}, comm::Purpose::control);
   Nanoseconds in_time = messenger_.now();  // the last time at which the sponsor did not count on this island yet
   while (true) {
@@ -143,7 +148,7 @@ void IslandMembership::send_state_to_joiners(int64_t now, const State& state) {
     sponsored_[i] = incarnation;
     forwards_sent_[i] = 0;
     log_.info("island {} joins with the state of step {}", i, now);
-    send_state(static_cast<int>(i), state, now);
+    send_state(static_cast<int>(i), StateFor::joiner, state, now);
   }
 }
 

@@ -19,6 +19,7 @@ namespace cairn::sync {
 namespace {
 
 constexpr auto kStopsWithin = std::chrono::seconds(3);  // an island that was asked to stop waits for a decision for this long
+constexpr auto kTellAfter = std::chrono::seconds(3);    // without a majority; islands elect a leader in less
 constexpr int kPatience = 10;                           // in time limits, for a decision where there is a majority
 
 std::chrono::nanoseconds nanoseconds_of(double seconds) { return std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9)); }
@@ -138,7 +139,11 @@ std::optional<RoundEnding> Quorum::give_up(std::chrono::nanoseconds begun, bool 
   }
   if (!no_majority_since_) {
     no_majority_since_ = now;
-    if (!alone_) messenger_.warn(fmt::format("no majority of the islands can be reached: waiting for {}", waiting_for()));
+    told_ = false;
+  }
+  if (!told_ && !alone_ && now - *no_majority_since_ > kTellAfter) {
+    told_ = true;
+    messenger_.warn(fmt::format("no majority of the islands can be reached: waiting for {}", waiting_for()));
   }
   size_t there = 0;
   for (const int island : decisions_.log_members()) there += island == messenger_.me() || !messenger_.lost(island);

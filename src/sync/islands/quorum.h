@@ -127,6 +127,7 @@ class Quorum {
   Incarnations members_, proposed_;
   uint64_t epoch_ = 0;
   std::optional<std::chrono::nanoseconds> stop_seen_, no_majority_since_;
+  bool told_ = false;   // that there is no majority
   bool alone_ = false;  // this island has trained without the others
 };
 

@@ -128,8 +128,8 @@ struct CompletionArguments {
 // The next four are commands of `cairn-lab`, which `cairn` starts for them (lab_program.h).
 struct ProveArguments {
   std::string slug, data, pictures, device = "cpu";  // data: a text file; pictures: a folder
-  int64_t seed = 1;
-  bool json = false, all = false, full = false;
+  int64_t seed = 1, seeds = 1;                       // seeds: so many, from `seed` on
+  bool json = false, markdown = false, all = false, full = false;
 };
 
 struct BenchArguments {

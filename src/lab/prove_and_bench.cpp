@@ -15,6 +15,7 @@
 #include "kernels/device.h"
 #include "lab/commands.h"
 #include "study/benches.h"
+#include "study/claim_spread.h"
 #include "study/claims.h"
 
 namespace cairn::lab {
@@ -26,20 +27,56 @@ base::Log make_log(bool json) {
   return base::Log({.terminal = std::make_shared<base::Terminal>(), .file = {}});
 }
 
-bool prove_one(const study::Proof& proof, const cli::ProveArguments& a, base::Log& log) {
+study::Findings measure(const study::Proof& proof, const cli::ProveArguments& a, uint64_t seed, base::Log& log) {
   const base::TemporaryFolder scratch;
-  const base::RealClock clock;
-  const study::ProofOptions options{.seed = static_cast<uint64_t>(a.seed),
-                                    .data = a.data,
-                                    .full = a.full,
-                                    .scratch = scratch.path().string(),
-                                    .program = cairn_program(),
-                                    .pictures = a.pictures};
+  const study::ProofOptions options{
+      .seed = seed, .data = a.data, .full = a.full, .scratch = scratch.path().string(), .program = cairn_program(), .pictures = a.pictures};
   if (!options.pictures.empty()) base::make_folder(options.pictures);
   study::Findings findings;
   (a.device == "cuda" ? proof.prove_on_gpu : proof.prove)(options, findings, log);
   if (a.device == "cpu" && proof.prove_on_gpu != nullptr)
     findings.skip("what it claims about a GPU", fmt::format("cairn prove {} --device cuda", proof.slug));
+  return findings;
+}
+
+std::string command_of(const study::Proof& proof, const cli::ProveArguments& a) {
+  std::string command = "cairn prove " + proof.slug;
+  if (a.seed != 1) command += fmt::format(" --seed {}", a.seed);
+  if (a.seeds > 1) command += fmt::format(" --seeds {}", a.seeds);
+  if (a.full) command += " --full";
+  if (a.device != "cpu") command += " --device " + a.device;
+  return command;
+}
+
+bool prove_at_seeds(const study::Proof& proof, const cli::ProveArguments& a, base::Log& log) {
+  const base::RealClock clock;
+  study::SpreadCollector runs;
+  for (int64_t i = 0; i < a.seeds; ++i) {
+    const auto seed = static_cast<uint64_t>(a.seed + i);
+    if (a.seeds > 1) log.info("{}: seed {} ({} of {}), {} so far", proof.slug, seed, i + 1, a.seeds, base::human_duration(clock.now()));
+    try {
+      runs.add(seed, measure(proof, a, seed, log));
+    } catch (const std::exception& error) {  // the other seeds are worth knowing all the same
+      log.error("{}: seed {}: {}", proof.slug, seed, error.what());
+      runs.add_error(seed, error.what());
+    }
+  }
+  const study::SpreadFindings findings = runs.collect();
+  base::Terminal terminal;
+  if (a.json)
+    terminal.line(study::to_json(proof.slug, findings, base::seconds(clock.now())));
+  else if (a.markdown)
+    terminal.line(study::to_markdown(proof.slug, proof.about, command_of(proof, a), findings));
+  else
+    terminal.line(fmt::format("{}: {}\n\n{}\n{} at {} seeds in {}", proof.slug, proof.about, study::to_table(findings),
+                              findings.hold() ? "all claims hold" : "NOT all claims hold", a.seeds, base::human_duration(clock.now())));
+  return findings.hold();
+}
+
+bool prove_one(const study::Proof& proof, const cli::ProveArguments& a, base::Log& log) {
+  if (a.seeds > 1 || a.markdown) return prove_at_seeds(proof, a, log);
+  const base::RealClock clock;
+  const study::Findings findings = measure(proof, a, static_cast<uint64_t>(a.seed), log);
   base::Terminal terminal;
   if (a.json) {
     terminal.line(study::to_json(proof.slug, findings, base::seconds(clock.now())));
@@ -53,7 +90,7 @@ bool prove_one(const study::Proof& proof, const cli::ProveArguments& a, base::Lo
 }  // namespace
 
 int prove_command(const cli::ProveArguments& a) {
-  base::Log log = make_log(a.json);
+  base::Log log = make_log(a.json || a.markdown);
   std::vector<std::string> slugs;
   for (const study::Proof& proof : study::proofs()) slugs.push_back(proof.slug);
   if (!a.data.empty() && !std::filesystem::is_regular_file(a.data)) base::fail_input("--data {}: no such file", a.data);

@@ -10,8 +10,13 @@ CLI::App* add_prove(CLI::App& app, ProveArguments& a) {
   CLI::App* command = app.add_subcommand("prove", "Measure the claims of a published system; without a name, list the proofs");
   command->add_option("slug", a.slug, "Which system");
   command->add_option("--seed", a.seed, "Of everything random in it")->check(not_negative())->capture_default_str();
+  command
+      ->add_option("--seeds", a.seeds, "Measure at so many seeds, from --seed on: the range of every figure, and at how many a claim holds")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
   command->add_option("--data", a.data, "A text file to measure on, instead of the built-in stories");
-  command->add_flag("--json", a.json, "Print the result as JSON, and nothing else");
+  CLI::Option* json = command->add_flag("--json", a.json, "Print the result as JSON, and nothing else");
+  command->add_flag("--markdown", a.markdown, "Print the result as a table in Markdown, and nothing else")->excludes(json);
   command->add_flag("--full", a.full, "The long form, which may take more than five minutes");
   command->add_option("--pictures", a.pictures, "A folder for what a proof draws");
   command->add_option("--device", a.device, "cuda: the claims that are about a GPU, and only those")

@@ -35,6 +35,7 @@
 #include "base/files.h"
 #include "comm/bridge/impl.h"
 #include "comm/net/listen.h"
+#include "comm/net/sent_bytes.h"
 
 namespace cairn::comm {
 
@@ -242,8 +243,15 @@ void Bridge::Impl::wake_writers() {
   for (Peer& peer : peers_) peer.wake->cancel();
 }
 
+void Bridge::Impl::count_bytes(Peer& peer) {
+  const int64_t sent = sent_bytes(peer.stream->socket().native_handle());
+  socket_bytes_ += sent - std::exchange(peer.counted_bytes, sent);
+}
+
 void Bridge::Impl::hang_up(Peer& peer) {
   if (!peer.stream) return;
+  if (peer.stream->is_open()) count_bytes(peer);
+  peer.counted_bytes = 0;
   peer.stream->close();
   peer.stream.reset();
   channels_.closed(peer.site, clock_.now());
@@ -302,6 +310,7 @@ uint16_t Bridge::port() const { return impl_->port(); }
 uint64_t Bridge::incarnation(int site) const { return impl_->incarnation(site); }
 std::string Bridge::refusal() const { return impl_->refusal(); }
 bool Bridge::reachable(int site) const { return impl_->reachable(site); }
+int64_t Bridge::socket_bytes() const { return impl_->socket_bytes(); }
 bool Bridge::send(int to, uint64_t incarnation, std::vector<std::byte> body) { return impl_->send(to, incarnation, std::move(body)); }
 std::vector<SiteChannels::Relayed> Bridge::take_relayed() { return impl_->take_relayed(); }
 void Bridge::renew() { impl_->renew(); }

@@ -72,6 +72,9 @@ class Bridge {
   std::optional<Message> next();  // a message that has arrived; never waits
   // What this site has forwarded for others since the last call.
   std::vector<SiteChannels::Relayed> take_relayed();
+  // Bytes that this site has sent on its connections so far, as TCP counts them: messages of others that it forwards, headers, encryption
+  // and handshakes included. 0 where the system does not say.
+  int64_t socket_bytes() const;
   // Takes the next incarnation: all pairs begin anew, messages that have not been read are dropped, all connections are made again. Throws
   // if the number cannot be stored.
   void renew();

@@ -2,6 +2,7 @@
 // The inside of Bridge: input and output around SiteChannels, which decides what travels. Shared by three sources: bridge.cpp (life cycle,
 // sending), introduce.cpp (who is where, making connections), stream.cpp (frames on a connection). Everything here runs on the bridge's own
 // thread, unless a line says otherwise.
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -85,6 +86,7 @@ class Bridge::Impl {
   bool send(int to, uint64_t incarnation, std::vector<std::byte> body);
   std::optional<Message> next();
   std::vector<SiteChannels::Relayed> take_relayed();
+  int64_t socket_bytes() const { return socket_bytes_; }
   void renew();
   void wait(Nanoseconds most);
 
@@ -102,6 +104,7 @@ class Bridge::Impl {
     bridge::SiteAddress at;  // as far as it is known
     std::string process;     // of the incarnation that was connected last: tells two starts with one number apart
     std::shared_ptr<AsyncStream> stream;
+    int64_t counted_bytes = 0;  // of the stream, in socket_bytes_
     bool addresses_due = false;
     std::unique_ptr<asio::steady_timer> wake;  // wakes the writer
     Shown shown;
@@ -115,6 +118,7 @@ class Bridge::Impl {
   void tell_change(const Shown& before, const Shown& now, int site) const;
   void wake_writers();
   void hang_up(Peer& peer);
+  void count_bytes(Peer& peer);
   void begin_incarnation(uint64_t least);
   bool is_cut(int site) const { return options_.is_cut && options_.is_cut(site); }
   asio::awaitable<void> pause(Nanoseconds time);
@@ -161,6 +165,7 @@ class Bridge::Impl {
   bool leaving_ = false, ended_ = false, farewell_done_ = false;
   Nanoseconds said_at_{};  // when all sites that are reachable had been told goodbye
 
+  std::atomic<int64_t> socket_bytes_ = 0;
   mutable std::mutex mutex_;  // protects what follows, which other threads read
   std::condition_variable changed_;
   std::deque<Message> inbox_;

@@ -103,6 +103,7 @@ asio::awaitable<void> Bridge::Impl::write_all(Peer& peer, std::shared_ptr<AsyncS
       if (frame) {
         co_await stream->write_value(head_of(*frame));
         if (frame->body) co_await stream->write(*frame->body);
+        if (peer.stream == stream) count_bytes(peer);
         co_await give_way();
       } else {
         peer.wake->expires_after(channels_.ask_again(peer.site, now) - now);

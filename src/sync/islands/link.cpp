@@ -84,6 +84,7 @@ class RemoteLink final : public IslandLink {
   uint64_t incarnation(int island) const override { return bridge_.incarnation(island); }
   void renew() override { bridge_.renew(); }
   std::string refusal() const override { return bridge_.refusal(); }
+  int64_t socket_bytes() const override { return bridge_.socket_bytes(); }
   std::chrono::nanoseconds now() const override { return clock_.now(); }
 
   void send(int to, std::vector<std::byte> body, comm::Purpose purpose) override {

@@ -38,6 +38,8 @@ class IslandLink {
   virtual std::chrono::nanoseconds now() const = 0;
 
   virtual void send(int to, std::vector<std::byte> body, comm::Purpose purpose) = 0;
+  // Bytes that this island has sent at its sockets so far, all headers included; 0: not known.
+  virtual int64_t socket_bytes() const { return 0; }
   virtual std::optional<Message> next() = 0;  // the next message that has arrived; does not wait
   // Waits until a message may have arrived, an island may have been lost, or until this time.
   virtual void wait(std::chrono::nanoseconds until) = 0;

@@ -84,6 +84,7 @@ struct TokenizeArguments {
 // `cairn snapshot ACTION`.
 struct SnapshotArguments {
   std::string action, source, out, tokenizer, adapter, dtype = "fp32";
+  std::string log;                  // of replay
   std::vector<std::string> models;  // of merge
   std::vector<double> weights;      // of merge: one for each model; empty: equal
   bool undo = false, only_adapter = false, json = false;

@@ -66,6 +66,11 @@ class Chain final : public Sync {
   StepMetrics metrics() override {
     return gathered([](Sync& rule) { return rule.metrics(); });
   }
+  MessageRounds* message_rounds() override {
+    for (const auto& rule : rules_)
+      if (MessageRounds* rounds = rule->message_rounds()) return rounds;
+    return nullptr;
+  }
   std::optional<int64_t> take_new_position() override {
     std::optional<int64_t> position;
     for (const auto& rule : rules_)

@@ -21,6 +21,7 @@ struct SyncNeeds {
   bool one_model = true;         // global_parameters, or else the parameters, are bitwise identical on all replicas after a round
   bool every_gradient = false;   // reduces every gradient of every step before the optimizer reads it
   bool fits_cuda_graph = false;  // decides nothing on the host during a step, so a CUDA graph may replay the step
+  bool messages = false;         // exchanges messages of the step method and no parameters (message_rounds.h)
   bool random_routing = false;   // pipeline.routing = auto means random: micro-batches change islands between stages
 
   // Its defaults and limits of the options that several rules share.
@@ -36,5 +37,8 @@ const SyncNeeds& needs_of(std::string_view kind);
 std::vector<std::string> rule_names();
 std::vector<std::string> island_rule_names();
 std::vector<std::string> remote_rule_names();
+// Between islands: the names of the rules that carry messages of the step method, and of the others.
+std::vector<std::string> message_rule_names();
+std::vector<std::string> parameter_rule_names();
 
 }  // namespace cairn::sync

@@ -13,6 +13,7 @@ std::unique_ptr<Sync> make_streaming_diloco(const SyncOptions& options, Replica 
 std::unique_ptr<Sync> make_noloco(const SyncOptions& options, Replica replica);            // noloco.cpp
 std::unique_ptr<Sync> make_co2(const SyncOptions& options, Replica replica);               // co2.cpp
 std::unique_ptr<Sync> make_gossip(const SyncOptions& options, Replica replica);            // gossip.cpp
+std::unique_ptr<Sync> make_one_byte_rounds(const SyncOptions& options, Replica replica);   // one_byte/island_rounds.cpp
 RuleKeys diloco_keys();                                                                    // diloco_keys.cpp
 RuleKeys streaming_diloco_keys();                                                          // diloco_keys.cpp
 RuleKeys noloco_keys();
@@ -40,17 +41,17 @@ const std::vector<SyncRule>& rules() {
       {.name = "gossip",
        .make = make_gossip,
        .keys = {exchange_keys, gossip_keys},
-       .needs = {.one_model = false,
-                 .no_sparse_wire = "gossip sends models, of which nothing can be left out: use bf16, or another kind"}}};
+       .needs = {.one_model = false, .no_sparse_wire = "gossip sends models, of which nothing can be left out: use bf16, or another kind"}},
+      {.name = "one_byte", .make = make_one_byte_rounds, .keys = {exchange_keys}, .needs = {.remote_islands = true, .messages = true}}};
   return list;
 }
 
 namespace {
 
-std::vector<std::string> names_where(bool SyncNeeds::*holds) {
+std::vector<std::string> names_where(bool SyncNeeds::*holds, bool value = true) {
   std::vector<std::string> names;
   for (const SyncRule& rule : rules())
-    if (rule.needs.*holds) names.emplace_back(rule.name);
+    if (rule.needs.*holds == value) names.emplace_back(rule.name);
   return names;
 }
 
@@ -59,6 +60,8 @@ std::vector<std::string> names_where(bool SyncNeeds::*holds) {
 std::vector<std::string> rule_names() { return names_where(&SyncNeeds::along_dp); }
 std::vector<std::string> island_rule_names() { return names_where(&SyncNeeds::along_island); }
 std::vector<std::string> remote_rule_names() { return names_where(&SyncNeeds::remote_islands); }
+std::vector<std::string> message_rule_names() { return names_where(&SyncNeeds::messages); }
+std::vector<std::string> parameter_rule_names() { return names_where(&SyncNeeds::messages, false); }
 
 const SyncRule& rule_named(std::string_view kind) {
   for (const SyncRule& rule : rules())

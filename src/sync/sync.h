@@ -25,6 +25,7 @@ namespace cairn::sync {
 
 struct SyncOptions;
 class IslandLink;
+class MessageRounds;
 
 // A parameter of the full model, whichever ranks have its shards.
 struct FullParameter {
@@ -139,6 +140,9 @@ class Sync {
   // tensors belong to the rule: a loader writes into them, before `begin`.
   virtual std::vector<ElementState> elements(int64_t /*step*/) { return {}; }
   virtual mesh::NamedTensors state() { return {}; }
+
+  // Rounds of messages that the step makes and applies itself (message_rounds.h); null: the rule has none.
+  virtual MessageRounds* message_rounds() { return nullptr; }
 
   // This replica was asked to stop early. Where replicas take every step together the trainer stops them itself.
   virtual void request_stop() {}

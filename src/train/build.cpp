@@ -16,7 +16,9 @@ namespace cairn::train {
 namespace {
 
 // An island that joins a run in progress continues at the step of the others. The steps that it missed count as skipped updates.
-void begin_sync(Job& job) {
+void begin(Job& job, const Start& start) {
+  job.progress.steps_done =
+      job.step->begin(job.engine, {.steps_done = job.progress.steps_done, .resume = start.resume, .step_last = start.resume_step_last});
   const int64_t begun = job.engine.sync->begin(job.progress.steps_done);
   job.progress.updates_skipped += begun - job.progress.steps_done;
   job.progress.steps_done = begun;
@@ -37,7 +39,8 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   took("device");
   lay_out(*job, world, start);
   const auto resumed = find_resumed(*job, world, start);  // before the data: a damaged snapshot is reported at once
-  const auto pretrained = open_inputs(*job, world, start);
+  const auto opened = std::make_shared<const std::optional<snapshot::Pretrained>>(open_inputs(*job, world, start));
+  const std::optional<snapshot::Pretrained>& pretrained = *opened;
   took("data");
 
   build_model(*job, world, pretrained);
@@ -48,9 +51,9 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   build_sync(*job, world, start);
   build_sampler(*job, subset);
   if (!resumed || needs.reference) start_weights(*job, pretrained, world);  // a reference model is made from the initial weights
-  build_step(*job, world, trained);
+  build_step(*job, world, trained, [&job = *job, &world, opened] { start_weights(job, *opened, world); });
   if (resumed) restore(*job, world.log(), *resumed, job->config.out.string());
-  begin_sync(*job);
+  begin(*job, start);
   start_loader(*job);
   took("model");
   return job;

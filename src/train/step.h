@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <span>
 #include <vector>
@@ -20,6 +21,13 @@ struct Pass;
 namespace cairn::train {
 
 struct Engine;
+
+// Where a run goes on.
+struct ResumePoint {
+  int64_t steps_done = 0;                                   // of the snapshot; 0: there is none
+  bool resume = false;                                      // an earlier run in the same directory is continued
+  int64_t step_last = std::numeric_limits<int64_t>::max();  // what the earlier run did after this step is ignored, and kept as it is
+};
 
 // This rank's share of a global batch.
 struct BatchShare {
@@ -56,6 +64,9 @@ struct StepOutput {
 class Step {
  public:
   virtual ~Step() = default;
+  // Before the first step: parameters have their first values, or those of a snapshot. Returns the step to resume from; later than that of
+  // the snapshot if the step has a record of more steps.
+  virtual int64_t begin(Engine& /*engine*/, const ResumePoint& from) { return from.steps_done; }
   virtual StepOutput run(Engine& engine, const StepInput& input) = 0;
   // The losses of a batch, without an update.
   virtual model::Losses evaluate(Engine& engine, const mesh::Batch& batch) const = 0;

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "parallel/plan.h"
+#include "sync/needs.h"
 #include "train/settings.h"
 #include "train/steps/dpo_step.h"
 #include "train/steps/gradient_step.h"
@@ -64,11 +65,27 @@ std::vector<Limit> own_passes_limits(std::vector<Limit> more) {
   return limits;
 }
 
+namespace {
+
+// Between islands a method that exchanges messages of its own needs a rule for that, and such a rule needs such a method.
+void check_island_rule(const StepMethod& method, const std::string& chosen, const Settings& settings, const parallel::Plan& plan) {
+  const std::string& kind = settings.island.kind;
+  if (!parallel::islands_step_separately(plan) || sync::needs_of(kind).messages == method.needs.messages) return;
+  if (method.needs.messages)
+    base::fail_input("sync.island.kind = {}: does not work with {}, whose islands exchange messages of their own: use {} (--sync)", kind,
+                     chosen, fmt::join(sync::message_rule_names(), " or "));
+  base::fail_input("sync.island.kind = {}: does not work with {}: the rule carries messages of a method that makes some: use {} (--sync)",
+                   kind, chosen, fmt::join(sync::parameter_rule_names(), " or "));
+}
+
+}  // namespace
+
 void check_step_method(const Settings& settings, const parallel::Plan& plan) {
   const StepMethod& method = step_method(settings);
   const std::string chosen =
       method.needs.pairs ? fmt::format("data.kind = {}", settings.data.kind) : fmt::format("train.method = {}", method.name);
   refuse_limits(chosen, method.needs.limits, used_features(settings, plan));
+  check_island_rule(method, chosen, settings, plan);
   for (const StepMethod& one : step_methods())
     if (one.check) one.check(settings, plan);
 }

@@ -25,6 +25,7 @@ struct StepNeeds {
   bool optimizer = true;   // optim.* updates the parameters; false: the step is an update rule of its own
   bool gpu = true;         // runs on GPUs
   bool pairs = false;      // trains on pairs of answers (data.kind = "preference"), and on nothing else
+  bool messages = false;   // islands exchange messages of the method (sync/message_rounds.h); false: parameters or gradients
   bool reference = false;  // keeps a frozen copy of the initial weights (a reference model)
   std::vector<Limit> limits = {};
   // The work of a step in units of a forward pass over its batch. Null: 3 (one forward, and a backward that costs two).
@@ -39,6 +40,8 @@ struct StepContext {
   Job& job;
   comm::World& world;
   const std::vector<bool>& trained;  // for each parameter of the model: whether it is trained
+  // Gives the parameters their values from before the first step again. Collective.
+  std::function<void()> load_start_weights = {};
 };
 
 // The recipe section of a method: "train.dpo". StepOptions::from(schema) makes it; Settings::step_options<O>() gives the values.

@@ -91,6 +91,23 @@ TEST_F(SavedRunCommand, MergeAveragesModelsThatThenLoadAndEvaluate) {
   EXPECT_NE(refused({"run", "none"}).find("none: no such directory"), std::string::npos);
 }
 
+// One-byte training: its base and its log give the model that the run ended with.
+TEST_F(SavedRunCommand, ReplayOfALogGivesTheModelOfTheRun) {
+  ASSERT_EQ(cairn(*scratch, {"train", "--out", "tuned", "--nproc", "2", "--set", "model.from=run", "--set", "train.method=one_byte",
+                             "--set", "train.one_byte.samples_per_round=2", "--set", "train.steps=4", "--set", "train.global_batch=4",
+                             "--set", "data.stories_bytes=20000", "--set", "data.length=16"})
+                .code,
+            0);
+  const Outcome replayed = cairn(*scratch, {"snapshot", "replay", "run", "tuned/rounds.bin", "--out", "again"});
+  EXPECT_EQ(replayed.code, 0) << replayed.output;
+  EXPECT_NE(replayed.output.find("rounds 1 to 4"), std::string::npos) << replayed.output;
+  ASSERT_EQ(cairn(*scratch, {"snapshot", "export", "tuned", "--out", "exported"}).code, 0);
+  EXPECT_EQ(scratch->text_of("again/model.safetensors"), scratch->text_of("exported/model.safetensors"));
+  const Outcome refused = cairn(*scratch, {"snapshot", "replay", "run/snapshots/step-00000003", "tuned/rounds.bin", "--out", "never"});
+  EXPECT_EQ(refused.code, 2) << refused.output;
+  EXPECT_FALSE(std::filesystem::exists(*scratch / "never"));
+}
+
 // The run was made by processes, the replay by threads.
 TEST_F(SavedRunCommand, ReplayGivesAStepsNumbersBitForBit) {
   for (const char* step : {"1", "5", "7"}) {

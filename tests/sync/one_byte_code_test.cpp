@@ -92,28 +92,38 @@ TEST(SlopeMessage, EveryFlippedBitIsNoticed) {
     EXPECT_THROW(decode_message(std::span(good).first(length), SlopeCode::log8), Error);
 }
 
-TEST(SlopeMessage, ALogGivesItsRoundsBack) {
-  std::vector<std::byte> log;
-  RoundRecord record{{.round = 7, .leader = 3, .rate = 0.5f, .keep = 0.9f, .members = {3, 5}}, {example()}};
-  record.manifest.accepted = {{3, crc_of(encode_message(example()))}};
-  append_record(record, log);
-  const size_t one = log.size();
-  append_record(record, log);
-  const std::vector<RoundRecord> back = decode_log(log, SlopeCode::log8);
+TEST(SlopeMessage, RecordsGiveTheirRoundsBack) {
+  RoundRecord record{{.round = 7, .epoch = 2, .rate = 0.5f, .keep = 0.9f, .hash = 0x8877}, {example()}};
+  accept_messages(record);
+  EXPECT_EQ(record.manifest.accepted, (std::vector<RoundManifest::Entry>{{3, 4, crc_of(encode_message(example()))}}));
+  std::vector<std::byte> records = encode_record(record);
+  const size_t one = records.size();
+  for (size_t i = 0; i < one; ++i) records.push_back(records[i]);
+  const std::vector<RoundRecord> back = decode_records(records, SlopeCode::log8);
   ASSERT_EQ(back.size(), 2u);
   EXPECT_EQ(back[1].manifest, record.manifest);
   EXPECT_EQ(back[1].messages, record.messages);
-  for (size_t length = 1; length < log.size(); ++length)
+  for (size_t length = 1; length < records.size(); ++length)
     if (length != one) {
-      EXPECT_THROW(decode_log(std::span(log).first(length), SlopeCode::log8), Error) << length;
+      EXPECT_THROW(decode_records(std::span(records).first(length), SlopeCode::log8), Error) << length;
     }
-  EXPECT_EQ(log_before(log, 7, SlopeCode::log8).size(), 0u);
-  EXPECT_EQ(log_before(log, 8, SlopeCode::log8).size(), log.size());
-  EXPECT_EQ(log_before(std::span(log).first(log.size() - 1), 8, SlopeCode::log8).size(), one);
+  EXPECT_EQ(records_before(records, 7, SlopeCode::log8).size(), 0u);
+  EXPECT_EQ(records_before(records, 8, SlopeCode::log8).size(), records.size());
+  EXPECT_EQ(records_before(std::span(records).first(records.size() - 1), 8, SlopeCode::log8).size(), one);
   record.manifest.accepted[0].crc ^= 1;
-  std::vector<std::byte> other;
-  append_record(record, other);
-  EXPECT_THROW(decode_log(other, SlopeCode::log8), Error);
+  EXPECT_THROW(decode_records(encode_record(record), SlopeCode::log8), Error);
+}
+
+// The learning rate and the hash are protected too.
+TEST(SlopeMessage, EveryFlippedBitOfARecordIsNoticed) {
+  RoundRecord record{{.round = 7, .rate = 0.5f}, {example()}};
+  accept_messages(record);
+  const std::vector<std::byte> good = encode_record(record);
+  for (size_t bit = 0; bit < good.size() * 8; ++bit) {
+    std::vector<std::byte> bad = good;
+    bad[bit / 8] ^= static_cast<std::byte>(1 << (bit % 8));
+    EXPECT_THROW(decode_records(bad, SlopeCode::log8), Error) << bit;
+  }
 }
 
 }  // namespace

@@ -1,22 +1,21 @@
-#include "sync/one_byte/one_byte.h"
-
 #include <cmath>
-#include <mutex>
+#include <optional>
 
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "comm/world.h"
-#include "harness/ranks.h"
+#include "base/files.h"
+#include "base/files/faulty_disk.h"
 #include "harness/scratch_folder.h"
 #include "kernels/aten.h"
 #include "mesh/flat_layout.h"
 #include "model/model.h"
+#include "parallel/layout/model_shard.h"
+#include "sync/one_byte/replica.h"
+#include "sync/one_byte/round_log.h"
 
 namespace cairn::sync {
 namespace {
-
-using namespace std::chrono_literals;
 
 constexpr uint64_t kRun = 77;
 
@@ -36,7 +35,7 @@ struct Bowl {
   }
   static OneByteOptions defaults() {
     OneByteOptions options;
-    options.samples_per_round = 6, options.round_timeout_s = 2, options.hash_every = 5;
+    options.samples_per_round = 6, options.hash_every = 5;
     return options;
   }
   explicit Bowl(const OneByteOptions& options = defaults(), at::ScalarType type = at::kFloat)
@@ -53,47 +52,6 @@ struct Bowl {
     return sum;
   }
 };
-
-// A machine on a rank, with its mailbox.
-struct Machine {
-  Bowl bowl;
-  comm::Mailbox mailbox;
-  OneByte member;
-  explicit Machine(comm::World& world, const OneByteOptions& options = Bowl::defaults(), std::filesystem::path log = {})
-      : bowl(options),
-        mailbox(world),
-        member({.world = world,
-                .mailbox = mailbox,
-                .replica = bowl.replica,
-                .machine = static_cast<uint32_t>(world.rank()),
-                .loss = Bowl::loss_at,
-                .rate = [](uint32_t) { return 0.05f; },
-                .load_base = [this] { bowl.flat.fill_(1); },
-                .log = std::move(log)}) {}
-};
-
-// What the ranks end with.
-class Hashes {
- public:
-  void add(int rank, uint64_t hash) {
-    const std::lock_guard lock(mutex_);
-    all_[rank] = hash;
-  }
-  size_t count() const { return all_.size(); }
-  bool identical() const {
-    return std::all_of(all_.begin(), all_.end(), [&](const auto& one) { return one.second == all_.begin()->second; });
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<int, uint64_t> all_;
-};
-
-std::vector<uint32_t> first_machines(uint32_t count) {
-  std::vector<uint32_t> machines;
-  for (uint32_t i = 0; i < count; ++i) machines.push_back(i);
-  return machines;
-}
 
 TEST(OneByteReplica, MeasuresWithoutTouchingTheWeights) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
@@ -128,230 +86,157 @@ TEST(OneByteReplica, ItsFingerprintTellsWhatWouldDrawOtherwise) {
   EXPECT_NE(Bowl(other).replica.fingerprint(), usual);
 }
 
-TEST(OneByte, AllMachinesStayBitwiseIdenticalAndTheLossFalls) {
+// The rounds of `machines` machines that hold the same weights, as records.
+std::vector<RoundRecord> rounds_of(Bowl& bowl, uint32_t machines, uint32_t rounds) {
+  std::vector<RoundRecord> records;
+  for (uint32_t round = 0; round < rounds; ++round) {
+    RoundRecord record{{.round = round, .rate = 0.05f, .keep = 0.999f}};
+    for (uint32_t machine = 0; machine < machines; ++machine) {
+      std::vector<float> slopes;
+      for (int64_t k = 0; k < bowl.replica.options().samples_per_round; ++k)
+        slopes.push_back(bowl.replica.measure(Bowl::loss_at, round, machine, k).slope);
+      record.messages.push_back({.run = kRun,
+                                 .round = round,
+                                 .machine = machine,
+                                 .slopes = static_cast<uint16_t>(slopes.size()),
+                                 .codes = encode_slopes(SlopeCode::log8, slopes).bytes});
+    }
+    accept_messages(record);
+    bowl.replica.apply(record);
+    records.push_back(record);
+  }
+  return records;
+}
+
+TEST(OneByteReplica, RoundsLowerTheLoss) {
   for (const kernels::Noise noise : {kernels::Noise::normal, kernels::Noise::rademacher}) {
-    Hashes hashes;
-    harness::on_ranks(4, [&](comm::World& world) {
-      OneByteOptions options = Bowl::defaults();
-      options.noise = noise, options.weight_decay = 0.01;
-      Machine machine(world, options);
-      const double before = machine.bowl.loss();
-      machine.member.start(first_machines(4));
-      for (int i = 0; i < 40; ++i) {
-        const RoundFacts facts = machine.member.round();
-        EXPECT_EQ(facts.machines, 4);
-        EXPECT_EQ(facts.samples, 24);
-        EXPECT_FALSE(facts.repaired);
-      }
-      EXPECT_LT(machine.bowl.loss(), 0.5 * before);
-      hashes.add(world.rank(), machine.bowl.replica.hash());
-    });
-    EXPECT_TRUE(hashes.identical() && hashes.count() == 4);
+    OneByteOptions options = Bowl::defaults();
+    options.noise = noise;
+    Bowl bowl(options);
+    const double before = bowl.loss();
+    rounds_of(bowl, 4, 40);
+    EXPECT_LT(bowl.loss(), 0.5 * before);
   }
 }
 
-TEST(OneByte, SendsEachPeerTwentySixBytesAndOneForEachSlope) {
-  const harness::Run run = harness::on_ranks(3, [&](comm::World& world) {
-    Machine machine(world);
-    machine.member.start(first_machines(3));
-    for (int i = 0; i < 7; ++i) machine.member.round();
-  });
-  EXPECT_EQ(run.ledger.bytes_sent(1, comm::Purpose::gradient), 7 * 2 * (26 + 6));
+// Rows, columns, several intervals of rows as fused layers have them, and slices of such shards (ZeRO).
+TEST(OneByteReplica, AShardMovesAsItsPartOfTheWholeTensor) {
+  const std::vector<int64_t> shape{7, 10};
+  const base::Random random = base::Random(3).for_name("w");
+  const std::vector<kernels::Direction> directions{{random, 0.3f}, {random.for_index(1), -2.0f}};
+  const std::vector<mesh::LocalShard> shards{{{{{0, 7}}, {{0, 10}}}},
+                                             {{{{2, 5}}, {{0, 10}}}},
+                                             {{{{0, 2}, {4, 7}}, {{0, 10}}}},
+                                             {{{{0, 7}}, {{5, 10}}}},
+                                             {{{{1, 3}, {5, 7}}, {{0, 3}, {6, 10}}}}};
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16})
+    for (const kernels::Noise noise : {kernels::Noise::normal, kernels::Noise::rademacher})
+      for (const mesh::LocalShard& shard : shards) {
+        const at::Tensor whole = at::arange(70).to(at::kFloat).mul(0.013f).to(type);
+        const at::Tensor perturbed = at::empty_like(whole), replayed = whole.clone();
+        kernels::perturb(perturbed, whole, directions[0], 0, noise);
+        kernels::replay(replayed, directions, 0, 0.1f, 0.99f, noise);
+        const auto local = [&](const at::Tensor& of) { return parallel::cut_out(of.view(shape), shard).reshape({-1}).contiguous(); };
+        const int64_t count = local(whole).numel();
+        for (const int64_t begin : {int64_t{0}, int64_t{3}, count / 2}) {
+          const at::Tensor from = local(whole).narrow(0, begin, count - begin).clone(), to = at::empty_like(from);
+          perturb_shard(to, from, {shape, shard}, begin, directions[0], noise);
+          EXPECT_TRUE(at::equal(to, local(perturbed).narrow(0, begin, count - begin)));
+          replay_shard(from, {shape, shard}, begin, directions, 0.1f, 0.99f, noise);
+          EXPECT_TRUE(at::equal(from, local(replayed).narrow(0, begin, count - begin)));
+        }
+      }
 }
 
-TEST(OneByte, ReplayingItsLogIsBitwiseIdentical) {
+RoundLogHeader header_of(const OneByteReplica& replica) {
+  return {.run = kRun, .base = 5, .fingerprint = replica.fingerprint(), .trained = {"first", "second"}};
+}
+
+TEST(RoundLog, ReplayingItIsBitwiseIdentical) {
   const harness::ScratchFolder folder;
-  uint64_t hash = 0;
-  harness::on_ranks(2, [&](comm::World& world) {
-    Machine machine(world, Bowl::defaults(), world.rank() == 0 ? folder / "rounds" : std::filesystem::path());
-    machine.member.start(first_machines(2));
-    for (int i = 0; i < 11; ++i) machine.member.round();
-    if (world.rank() == 0) hash = machine.bowl.replica.hash();
-  });
-  const std::string text = folder.text_of("rounds");
+  Bowl bowl, again;
+  RoundLog log(folder / "rounds", header_of(bowl.replica));
+  for (const RoundRecord& record : rounds_of(bowl, 2, 11)) log.append(record);
+  const std::optional<RoundLog> opened = RoundLog::open(folder / "rounds");
+  ASSERT_TRUE(opened);
+  EXPECT_EQ(opened->header(), header_of(bowl.replica));
+  EXPECT_EQ(opened->next(), 11u);
+  EXPECT_NE(again.replica.hash(), bowl.replica.hash());
+  for (const RoundRecord& record : decode_records(opened->records(), SlopeCode::log8)) again.replica.apply(record);
+  EXPECT_EQ(again.replica.hash(), bowl.replica.hash());
+}
+
+// A crash may cut the file at any byte. What is left are whole rounds, and the next append replaces the rest.
+TEST(RoundLog, ARecordThatWasCutOffIsLeftOut) {
+  const harness::ScratchFolder folder;
   Bowl bowl;
-  for (const RoundRecord& record : decode_log(std::as_bytes(std::span(text)), SlopeCode::log8)) bowl.replica.apply(record);
-  EXPECT_EQ(bowl.replica.hash(), hash);
+  const std::vector<RoundRecord> records = rounds_of(bowl, 2, 3);
+  {
+    RoundLog log(folder / "rounds", header_of(bowl.replica));
+    for (const RoundRecord& record : records) log.append(record);
+  }
+  const std::string text = folder.text_of("rounds");
+  const size_t last = encode_record(records[2]).size();
+  for (size_t cut = 1; cut <= last; cut += 6) {
+    base::write_atomically(folder / "cut", std::string_view(text).substr(0, text.size() - cut));
+    std::optional<RoundLog> log = RoundLog::open(folder / "cut");
+    ASSERT_TRUE(log);
+    ASSERT_EQ(log->next(), 2u) << cut;
+    EXPECT_EQ(log->torn_bytes(), static_cast<int64_t>(last - cut));
+    if (cut % 5 != 0) continue;
+    log->append(records[2]);
+    EXPECT_EQ(folder.text_of("cut"), text);
+  }
+  std::string damaged = text;
+  damaged[text.size() - last / 2] ^= 1;
+  base::write_atomically(folder / "cut", damaged);
+  EXPECT_EQ(RoundLog::open(folder / "cut")->next(), 2u);
 }
 
-// Messages that come too late, a leader or another that dies, messages that never arrive: the others stay identical.
-void expect_survivors_agree(const harness::Faults& faults, int machines, std::vector<int> dead) {
-  Hashes hashes;
-  const harness::Run run = harness::on_ranks(machines, faults, [&](comm::World& world) {
-    Machine machine(world);
-    machine.member.start(first_machines(static_cast<uint32_t>(machines)));
-    while (machine.member.next_round() < 30) {
-      machine.member.round();
-      world.timer(world.clock().now() + 10ms).wait();  // measuring takes time
-    }
-    EXPECT_EQ(machine.member.members().size(), static_cast<size_t>(machines) - dead.size());
-    hashes.add(world.rank(), machine.bowl.replica.hash());
-  });
-  EXPECT_EQ(run.faults_fired, static_cast<int>(faults.all().size()));
-  for (const auto& [rank, error] : run.errors)
-    EXPECT_NE(std::find(dead.begin(), dead.end(), rank), dead.end()) << rank << ": " << error.what();
-  EXPECT_TRUE(hashes.identical());
-  EXPECT_EQ(hashes.count(), static_cast<size_t>(machines) - dead.size());
+TEST(RoundLog, AnEarlierRoundReplacesTheLaterOnes) {
+  const harness::ScratchFolder folder;
+  Bowl bowl;
+  const std::vector<RoundRecord> records = rounds_of(bowl, 1, 4);
+  RoundLog log(folder / "rounds", header_of(bowl.replica));
+  for (const RoundRecord& record : records) log.append(record);
+  RoundRecord other = records[1];
+  other.manifest.rate = 7;
+  log.append(other);
+  const auto kept = decode_records(RoundLog::open(folder / "rounds")->records(), SlopeCode::log8);
+  ASSERT_EQ(kept.size(), 2u);
+  EXPECT_EQ(kept[1].manifest.rate, 7);
 }
 
-TEST(OneByte, GoesOnWithoutAMachineThatDied) { expect_survivors_agree(harness::Faults().lose({.rank = 2, .at = 105ms}), 4, {2}); }
-TEST(OneByte, GoesOnWithoutItsLeader) { expect_survivors_agree(harness::Faults().lose({.rank = 0, .at = 105ms}), 4, {0}); }
-TEST(OneByte, GoesOnWithoutTwoLeaders) {
-  expect_survivors_agree(harness::Faults().lose({.rank = 0, .at = 105ms}).lose({.rank = 1, .at = 110ms}), 5, {0, 1});
+TEST(RoundLog, ADiskThatFailsIsReportedAndLeavesWholeRounds) {
+  const harness::ScratchFolder folder;
+  Bowl bowl;
+  const std::vector<RoundRecord> records = rounds_of(bowl, 1, 3);
+  base::FaultyDisk disk({});
+  RoundLog log(folder / "rounds", header_of(bowl.replica), disk);
+  log.append(records[0]);
+  disk.fill_up();
+  try {
+    log.append(records[1]);
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::disk);
+  }
+  disk.recover();
+  log.append(records[1]);
+  EXPECT_EQ(RoundLog::open(folder / "rounds")->next(), 2u);
 }
 
-TEST(OneByte, AMessageThatIsLateDoesNotCount) {
-  Hashes hashes;
-  std::mutex mutex;
-  int late = 0;
-  const auto faults = harness::Faults().delay({.from = 2, .to = 0, .at = 100ms, .by = 2500ms});
-  const harness::Run run = harness::on_ranks(3, faults, [&](comm::World& world) {
-    Machine machine(world);
-    machine.member.start(first_machines(3));
-    while (machine.member.next_round() < 20) {
-      const RoundFacts facts = machine.member.round();
-      if (!facts.included) {
-        const std::lock_guard lock(mutex);
-        ++late;
-        EXPECT_EQ(world.rank(), 2);
-      }
-      world.timer(world.clock().now() + 10ms).wait();
-    }
-    hashes.add(world.rank(), machine.bowl.replica.hash());
-  });
-  EXPECT_EQ(run.faults_fired, 1);
-  EXPECT_GE(late, 1);
-  EXPECT_TRUE(hashes.identical() && hashes.count() == 3);
-}
-
-TEST(OneByte, WhoMissesAMessageThatCountsAsksForIt) {
-  Hashes hashes;
-  const auto faults = harness::Faults().delay({.from = 2, .to = 1, .at = 100ms, .by = 1500ms});
-  const harness::Run run = harness::on_ranks(3, faults, [&](comm::World& world) {
-    Machine machine(world);
-    machine.member.start(first_machines(3));
-    while (machine.member.next_round() < 20) {
-      EXPECT_TRUE(machine.member.round().included);
-      world.timer(world.clock().now() + 10ms).wait();
-    }
-    hashes.add(world.rank(), machine.bowl.replica.hash());
-  });
-  EXPECT_EQ(run.faults_fired, 1);
-  EXPECT_GT(run.ledger.total(comm::Purpose::data).bytes, 0);  // it was sent again
-  EXPECT_TRUE(hashes.identical() && hashes.count() == 3);
-}
-
-TEST(OneByte, ANewcomerReplaysTheRunBitwiseIdentically) {
-  Hashes hashes;
-  harness::on_ranks(3, [&](comm::World& world) {
-    Machine machine(world);
-    if (world.rank() == 2) {
-      world.timer(world.clock().now() + 95ms).wait();
-      machine.member.join(60s);
-      EXPECT_GT(machine.member.next_round(), 3u);
-    } else {
-      machine.member.start(first_machines(2));
-    }
-    int64_t machines = 0;
-    while (machine.member.next_round() < 30) {
-      machines = machine.member.round().machines;
-      world.timer(world.clock().now() + 10ms).wait();
-    }
-    EXPECT_EQ(machines, 3);
-    hashes.add(world.rank(), machine.bowl.replica.hash());
-  });
-  EXPECT_TRUE(hashes.identical() && hashes.count() == 3);
-}
-
-TEST(OneByte, ANewcomerWithOtherWeightsOrOtherNoiseIsRefused) {
-  for (const bool weights : {true, false})
-    harness::on_ranks(2, [&](comm::World& world) {
-      OneByteOptions options = Bowl::defaults();
-      if (world.rank() == 1 && !weights) options.noise = kernels::Noise::rademacher;
-      Bowl bowl(options);
-      if (world.rank() == 1 && weights) bowl.flat.fill_(2);
-      comm::Mailbox mailbox(world);
-      OneByte member({.world = world,
-                      .mailbox = mailbox,
-                      .replica = bowl.replica,
-                      .machine = static_cast<uint32_t>(world.rank()),
-                      .loss = Bowl::loss_at,
-                      .rate = [](uint32_t) { return 0.05f; },
-                      .load_base = [] {}});
-      if (world.rank() == 0) {
-        member.start({0});
-        for (int i = 0; i < 10; ++i) {
-          member.round();
-          world.timer(world.clock().now() + 1s).wait();
-        }
-      } else {
-        try {
-          member.join(60s);
-          ADD_FAILURE();
-        } catch (const Error& error) {
-          EXPECT_EQ(error.kind(), Error::Kind::bad_input);
-          EXPECT_NE(std::string(error.what()).find(weights ? "begins with other weights" : "draws other directions"), std::string::npos)
-              << error.what();
-        }
-      }
-    });
-}
-
-TEST(OneByte, WeightsThatDifferAreNamedAndBuiltAgain) {
-  Hashes hashes;
-  int repaired = 0;
-  harness::on_ranks(3, [&](comm::World& world) {
-    Machine machine(world);
-    machine.member.start(first_machines(3));
-    for (int i = 0; i < 12; ++i) {
-      if (world.rank() == 1 && i == 3) machine.bowl.flat[25] += 1e-6;  // in "second"
-      const RoundFacts facts = machine.member.round();
-      EXPECT_EQ(facts.repaired, world.rank() == 1 && i == 4);
-      if (!facts.repaired) continue;
-      ++repaired;
-      EXPECT_EQ(facts.differed, "second");
-    }
-    hashes.add(world.rank(), machine.bowl.replica.hash());
-  });
-  EXPECT_EQ(repaired, 1);
-  EXPECT_TRUE(hashes.identical() && hashes.count() == 3);
-}
-
-TEST(OneByte, AMachineThatMissesThreeRoundsIsOutAndMayComeBack) {
-  Hashes hashes;
-  int out = 0;
-  harness::on_ranks(3, [&](comm::World& world) {
-    Machine machine(world);
-    machine.member.start(first_machines(3));
-    for (int i = 0; machine.member.next_round() < 60; ++i) {
-      // Too slow for some rounds: the others wait two seconds for each.
-      world.timer(world.clock().now() + (world.rank() == 2 && i == 5 ? 9000ms : 100ms)).wait();
-      if (machine.member.round().out) ++out, machine.member.join(60s);
-    }
-    hashes.add(world.rank(), machine.bowl.replica.hash());
-  });
-  EXPECT_EQ(out, 1);
-  EXPECT_TRUE(hashes.identical() && hashes.count() == 3);
-}
-
-TEST(OneByte, AMachineWithoutDataTakesPart) {
-  Hashes hashes;
-  harness::on_ranks(2, [&](comm::World& world) {
-    Bowl bowl;
-    comm::Mailbox mailbox(world);
-    OneByte member({.world = world,
-                    .mailbox = mailbox,
-                    .replica = bowl.replica,
-                    .machine = static_cast<uint32_t>(world.rank()),
-                    .loss = Bowl::loss_at,
-                    .rate = [](uint32_t) { return 0.05f; },
-                    .load_base = [] {},
-                    .has_data = world.rank() == 0});
-    member.start({0, 1});
-    for (int i = 0; i < 5; ++i) EXPECT_EQ(member.round().samples, 6);
-    hashes.add(world.rank(), bowl.replica.hash());
-  });
-  EXPECT_TRUE(hashes.identical() && hashes.count() == 2);
+TEST(RoundLog, AFileThatIsNoLogIsRefused) {
+  const harness::ScratchFolder folder;
+  EXPECT_FALSE(RoundLog::open(folder / "none"));
+  base::write_atomically(folder / "other", "nothing of the kind");
+  try {
+    RoundLog::open(folder / "other");
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), Error::Kind::bad_input);
+    EXPECT_NE(std::string(error.what()).find("is no log of rounds"), std::string::npos) << error.what();
+  }
 }
 
 TEST(OneByte, RefusesWhatCannotWork) {

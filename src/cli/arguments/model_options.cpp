@@ -186,6 +186,10 @@ CLI::App* add_snapshot(CLI::App& app, SnapshotArguments& a) {
       ->add_flag("--adapter", a.only_adapter, "Only the adapter that was trained, in PEFT's format; without it, it is merged in");
   action("convert", "Write a model of llama2.c as a Hugging Face directory", "Its .bin file")
       ->add_option("--tokenizer", a.tokenizer, "What to put beside it: a tokenizer.json, or a tokenizer file of llama2.c (.bin)");
+  action("replay", "Apply the rounds of one-byte training to its base checkpoint, or to a snapshot of it: the weights of the run again",
+         "The base checkpoint: a directory, or a snapshot of the run")
+      ->add_option("log", a.log, "The rounds.bin of the run")
+      ->required();
   const auto look = [&](const char* name, const char* help) {
     CLI::App* one = command->add_subcommand(name, help);
     one->add_option("dir", a.source, "A run, a snapshot or a Hugging Face directory")->required();

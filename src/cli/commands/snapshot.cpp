@@ -16,6 +16,7 @@
 #include "snapshot/llama2c.h"
 #include "snapshot/merge_models.h"
 #include "snapshot/pretrained.h"
+#include "train/replay_log.h"
 
 namespace cairn::cli {
 namespace {
@@ -90,11 +91,21 @@ void convert_llama2c(const SnapshotArguments& a) {
   say_done(a, model.shape, model.parameters);
 }
 
+void replay_rounds(const SnapshotArguments& a) {
+  base::Log log({.level = base::Level::warn, .terminal = std::make_shared<base::Terminal>(), .file = {}});
+  const train::ReplayedLog replayed = train::replay_log(a.source, a.log, log);
+  snapshot::write_pretrained(a.out, replayed.base.shape, replayed.parameters, replayed.base.texts, options_of(a), base::real_disk());
+  base::Terminal().line(
+      fmt::format("rounds {} to {}: {} recorded hashes met", replayed.first_round + 1, replayed.last_round, replayed.hashes));
+  say_done(a, replayed.base.shape, replayed.parameters);
+}
+
 }  // namespace
 
 int snapshot_command(const SnapshotArguments& a) {
   if (a.action == "inspect") return inspect_snapshot(a);
   if (a.action == "verify") return verify_snapshot(a);
+  if (a.action == "replay") return replay_rounds(a), 0;
   if (a.action == "merge")
     merge_models_or_adapter(a);
   else

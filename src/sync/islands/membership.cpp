@@ -70,6 +70,7 @@ IslandMembership::IslandMembership(Parts parts)
       founders_(parts.founders),
       steps_(parts.steps),
       outer_step_(std::move(parts.outer_step)),
+      any_length_(parts.any_length),
       founders_limit_(parts.founders_limit),
       return_limit_(parts.return_limit),
       answer_limit_(parts.answer_limit),

@@ -37,6 +37,7 @@ class IslandMembership {
     int founders = 1;   // islands that start the run together
     int64_t steps = 0;  // of the run; 0: not known
     OuterStep outer_step = {};
+    bool any_length = false;  // rows of the state and merged updates may have any length, not only that of this island's rows
     std::chrono::nanoseconds founders_limit = std::chrono::minutes(30);  // for enough islands to arrive
     std::chrono::nanoseconds return_limit = std::chrono::minutes(5);     // for an island that comes back to find the others
     // An island that can be reached but sends nothing for this long, not even an answer, is waited for no longer.
@@ -65,6 +66,7 @@ class IslandMembership {
   void forward_round(const Incarnations& members, int64_t step, int32_t part, int64_t now, const at::Tensor& gradient);
   // As a joining island: whether the sponsor has forwarded this round, and its merged gradient.
   bool has_forwarded_round(int64_t step, int32_t part);
+  // `elements`: -1 for any number.
   at::Tensor take_forwarded_round(int64_t step, int32_t part, int64_t elements);
   bool is_sponsor_gone() const;
 
@@ -132,6 +134,7 @@ class IslandMembership {
   const int founders_;
   const int64_t steps_;
   OuterStep outer_step_;
+  const bool any_length_;
   const std::chrono::nanoseconds founders_limit_, return_limit_, answer_limit_;
   Status mine_;
   std::vector<Known> known_;                        // by island

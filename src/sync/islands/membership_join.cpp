@@ -44,6 +44,7 @@ void IslandMembership::send_state(int island, StateFor use, const State& state, 
 
 at::Tensor IslandMembership::receive_row(int from, const MessageTag& tag, int64_t elements) {
   const std::vector<std::byte>* body = messenger_.find(from, tag);
+  if (body && elements < 0 && body->size() % 4 == 0) elements = static_cast<int64_t>(body->size()) / 4;
   if (!body || static_cast<int64_t>(body->size()) != elements * 4)
     throw Error(Error::Kind::lost_peer, fmt::format("island {} sent a model of another shape: all islands need the same recipe", from));
   at::Tensor row = at::empty({elements}, at::kFloat);
@@ -61,9 +62,10 @@ bool IslandMembership::receive_state(int from, uint64_t incarnation, StateFor us
     if (is_gone(from, incarnation) || ended_by_tick_ || late) return false;
     wait_briefly([&] { return step >= 0; });
   }
+  const auto length = [&](const at::Tensor& own) { return any_length_ ? -1 : own.numel(); };
   for (size_t f = 0; f < state.anchors.size(); ++f) {
-    state.anchors[f] = receive_row(from, state_tag(use, step, f, 0), state.anchors[f].numel());
-    state.momenta[f] = receive_row(from, state_tag(use, step, f, 1), state.momenta[f].numel());
+    state.anchors[f] = receive_row(from, state_tag(use, step, f, 0), length(state.anchors[f]));
+    state.momenta[f] = receive_row(from, state_tag(use, step, f, 1), length(state.momenta[f]));
   }
   step = -1;
   return true;
@@ -118,7 +120,7 @@ std::optional<StartPoint> IslandMembership::join(int sponsor, State& own) {
     }
     const ForwardedRound round = forwarded_.front();
     const size_t f = static_cast<size_t>(round.part) % state.anchors.size();
-    const at::Tensor gradient = take_forwarded_round(round.step, round.part, state.anchors[f].numel());
+    const at::Tensor gradient = take_forwarded_round(round.step, round.part, any_length_ ? -1 : state.anchors[f].numel());
     if (gradient.defined()) outer_step_(state.anchors[f], state.momenta[f], gradient, round.step);
     start_point.step = round.now;
     applied = round.applied;

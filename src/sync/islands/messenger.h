@@ -37,7 +37,10 @@ struct MessageTag {
     state_sent,
     ready,
     merged_update,
-    round_result
+    round_result,
+    // Messages that count and did not arrive (one_byte/message_rounds.cpp).
+    want_copy,
+    copy
   };
   Kind kind = Kind::update;
   int64_t step = 0;

@@ -59,7 +59,8 @@ Quorum::Quorum(IslandMessenger& messenger, QuorumOptions options)
       options_(std::move(options)),
       decisions_(messenger, options_.decisions),
       members_(static_cast<size_t>(messenger.size())),
-      proposed_(members_.size()) {
+      proposed_(members_.size()),
+      missed_(members_.size()) {
   if (!options_.founded) return;
   for (int island = 0; island < messenger.size(); ++island) {
     members_[static_cast<size_t>(island)] = messenger.incarnation(island);
@@ -87,9 +88,11 @@ void Quorum::close(int64_t step) {
 void Quorum::conclude(const Round& round) {
   const RoundDecision& decision = round.decision();
   for (size_t i = 0; i < members_.size(); ++i) {
+    missed_[i] = members_[i] == 0 || decision.included[i] != 0 ? 0 : missed_[i] + 1;
     if (decision.lost[i] != 0 && decision.lost[i] == members_[i]) members_[i] = 0;
     if (decision.joined[i] == 0) continue;
     members_[i] = decision.joined[i];
+    missed_[i] = 0;
     if (proposed_[i] == decision.joined[i]) proposed_[i] = 0;
   }
 }
@@ -105,6 +108,7 @@ std::string Quorum::waiting_for() const {
 void Quorum::set_members(Incarnations members, uint64_t epoch) {
   members_ = std::move(members);
   epoch_ = epoch;
+  missed_.assign(members_.size(), 0);
   proposed_.assign(members_.size(), 0);
   alone_ = false;
   no_majority_since_.reset();
@@ -217,6 +221,10 @@ std::optional<RoundDecision> Quorum::Round::counted_votes() const {
     }
     decision.stop = decision.stop || vote->stop;
   }
+  for (size_t i = 0; i < members_.size(); ++i)
+    if (quorum_->options_.max_missed > 0 && members_[i] != 0 && decision.included[i] == 0 &&
+        quorum_->missed_[i] + 1 >= quorum_->options_.max_missed)
+      decision.lost[i] = members_[i];
   // Somebody may have applied the proposal already. Who left is for the next round to say.
   if (proposal && all_agree) return *proposal;
   return decision;

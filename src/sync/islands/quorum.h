@@ -37,6 +37,7 @@ struct QuorumOptions {
   std::chrono::nanoseconds minority_timeout{};  // how long an island without a majority waits for one
   std::function<bool()> stopping = {};          // whether this island was asked to stop; it then ends its waits within seconds
   std::function<void()> waiting = {};           // called now and then while this island waits
+  int max_missed = 0;                           // a member leaves after so many rounds in a row without its update; 0: never
   bool founded = true;                          // all islands are members from the start; false: set_members says who is
   DecisionLogOptions decisions = {};
 };
@@ -125,6 +126,7 @@ class Quorum {
   const QuorumOptions options_;
   DecisionLog decisions_;
   Incarnations members_, proposed_;
+  std::vector<int> missed_;  // by island: rounds in a row without its update
   uint64_t epoch_ = 0;
   std::optional<std::chrono::nanoseconds> stop_seen_, no_majority_since_;
   bool told_ = false;   // that there is no majority

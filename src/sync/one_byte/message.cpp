@@ -70,6 +70,16 @@ uint32_t crc_of(std::span<const std::byte> encoded_message) {
   return crc;
 }
 
+size_t message_bytes(std::span<const std::byte> bytes, SlopeCode code) {
+  constexpr size_t kSlopesAt = 16;
+  if (static_cast<int64_t>(bytes.size()) < kSlopeHeaderBytes) fail_message("it ends too soon");
+  uint16_t slopes = 0;
+  std::memcpy(&slopes, bytes.data() + kSlopesAt, sizeof slopes);
+  const auto size = static_cast<size_t>(kSlopeHeaderBytes + encoded_bytes(code, slopes));
+  if (bytes.size() < size) fail_message("it ends too soon");
+  return size;
+}
+
 SlopeMessage decode_message(std::span<const std::byte> bytes, SlopeCode code) {
   const std::span<const std::byte> whole = bytes;
   if (crc_of(whole) != computed_crc(whole)) fail_message("its checksum is wrong");
@@ -83,82 +93,84 @@ SlopeMessage decode_message(std::span<const std::byte> bytes, SlopeCode code) {
   return message;
 }
 
-std::vector<std::byte> encode_manifest(const RoundManifest& manifest) {
-  std::vector<std::byte> bytes;
-  put(manifest.round, bytes), put(manifest.leader, bytes), put(manifest.rate, bytes), put(manifest.keep, bytes);
-  put(static_cast<uint16_t>(manifest.accepted.size()), bytes), put(static_cast<uint16_t>(manifest.members.size()), bytes);
-  for (const RoundManifest::Entry& entry : manifest.accepted) put(entry.machine, bytes), put(entry.crc, bytes);
-  for (const uint32_t member : manifest.members) put(member, bytes);
-  return bytes;
-}
-
 namespace {
+
+void put_manifest(const RoundManifest& manifest, std::vector<std::byte>& bytes) {
+  put(manifest.round, bytes), put(manifest.epoch, bytes), put(manifest.rate, bytes), put(manifest.keep, bytes), put(manifest.hash, bytes);
+  put(static_cast<uint16_t>(manifest.accepted.size()), bytes);
+  for (const RoundManifest::Entry& entry : manifest.accepted) put(entry.machine, bytes), put(entry.slopes, bytes), put(entry.crc, bytes);
+}
 
 RoundManifest take_manifest(std::span<const std::byte>& bytes) {
   RoundManifest manifest;
-  manifest.round = take<uint32_t>(bytes), manifest.leader = take<uint32_t>(bytes);
-  manifest.rate = take<float>(bytes), manifest.keep = take<float>(bytes);
-  const auto accepted = take<uint16_t>(bytes), members = take<uint16_t>(bytes);
+  manifest.round = take<uint32_t>(bytes), manifest.epoch = take<uint32_t>(bytes);
+  manifest.rate = take<float>(bytes), manifest.keep = take<float>(bytes), manifest.hash = take<uint64_t>(bytes);
+  const auto accepted = take<uint16_t>(bytes);
   for (int i = 0; i < accepted; ++i) {
-    const auto machine = take<uint32_t>(bytes);
-    manifest.accepted.push_back({machine, take<uint32_t>(bytes)});
-    if (i > 0 && manifest.accepted[manifest.accepted.size() - 2].machine >= machine) fail_message("its machines are not in order");
+    RoundManifest::Entry entry;
+    entry.machine = take<uint32_t>(bytes), entry.slopes = take<uint16_t>(bytes), entry.crc = take<uint32_t>(bytes);
+    if (i > 0 && manifest.accepted.back().machine >= entry.machine) fail_message("its machines are not in order");
+    manifest.accepted.push_back(entry);
   }
-  for (int i = 0; i < members; ++i) manifest.members.push_back(take<uint32_t>(bytes));
   return manifest;
 }
 
 }  // namespace
 
-RoundManifest decode_manifest(std::span<const std::byte> bytes) {
-  RoundManifest manifest = take_manifest(bytes);
-  if (!bytes.empty()) fail_message(fmt::format("{} bytes after a manifest", bytes.size()));
-  return manifest;
+void accept_messages(RoundRecord& record) {
+  record.manifest.accepted.clear();
+  for (const SlopeMessage& message : record.messages)
+    record.manifest.accepted.push_back({message.machine, message.slopes, crc_of(encode_message(message))});
 }
 
-void append_record(const RoundRecord& record, std::vector<std::byte>& log) {
-  const std::vector<std::byte> manifest = encode_manifest(record.manifest);
-  log.insert(log.end(), manifest.begin(), manifest.end());
+std::vector<std::byte> encode_record(const RoundRecord& record) {
+  std::vector<std::byte> body, framed;
+  put_manifest(record.manifest, body);
   for (const SlopeMessage& message : record.messages) {
     const std::vector<std::byte> bytes = encode_message(message);
-    put(static_cast<uint32_t>(bytes.size()), log);
-    log.insert(log.end(), bytes.begin(), bytes.end());
+    body.insert(body.end(), bytes.begin(), bytes.end());
   }
+  put(static_cast<uint32_t>(body.size()), framed), put(base::crc32c(body), framed);
+  framed.insert(framed.end(), body.begin(), body.end());
+  return framed;
 }
 
-namespace {
-
-RoundRecord take_record(std::span<const std::byte>& log, SlopeCode code) {
-  RoundRecord record{take_manifest(log), {}};
+RoundRecord take_record(std::span<const std::byte>& records, SlopeCode code) {
+  std::span<const std::byte> left = records;
+  const auto size = take<uint32_t>(left), crc = take<uint32_t>(left);
+  if (left.size() < size) fail_message("it ends in the middle of a round");
+  std::span<const std::byte> body = left.first(size);
+  if (base::crc32c(body) != crc) fail_message("the checksum of a round is wrong");
+  RoundRecord record{take_manifest(body)};
   for (const RoundManifest::Entry& entry : record.manifest.accepted) {
-    const auto size = take<uint32_t>(log);
-    if (log.size() < size) fail_message("a log ends in the middle of a round");
-    record.messages.push_back(decode_message(log.first(size), code));
-    if (record.messages.back().machine != entry.machine || crc_of(log.first(size)) != entry.crc)
+    const auto bytes = static_cast<size_t>(kSlopeHeaderBytes + encoded_bytes(code, entry.slopes));
+    if (body.size() < bytes) fail_message("a round ends too soon");
+    record.messages.push_back(decode_message(body.first(bytes), code));
+    if (record.messages.back().machine != entry.machine || crc_of(body.first(bytes)) != entry.crc)
       fail_message(
           fmt::format("round {} holds another message of machine {} than its manifest says", record.manifest.round, entry.machine));
-    log = log.subspan(size);
+    body = body.subspan(bytes);
   }
+  if (!body.empty()) fail_message(fmt::format("{} bytes too many in round {}", body.size(), record.manifest.round));
+  records = left.subspan(size);
   return record;
 }
 
-}  // namespace
-
-std::vector<RoundRecord> decode_log(std::span<const std::byte> log, SlopeCode code) {
-  std::vector<RoundRecord> records;
-  while (!log.empty()) records.push_back(take_record(log, code));
-  return records;
+std::vector<RoundRecord> decode_records(std::span<const std::byte> records, SlopeCode code) {
+  std::vector<RoundRecord> all;
+  while (!records.empty()) all.push_back(take_record(records, code));
+  return all;
 }
 
-std::span<const std::byte> log_before(std::span<const std::byte> log, uint32_t round, SlopeCode code) {
-  std::span<const std::byte> left = log;
+std::span<const std::byte> records_before(std::span<const std::byte> records, uint32_t round, SlopeCode code) {
+  std::span<const std::byte> left = records;
   size_t good = 0;
   try {
-    while (!left.empty() && take_record(left, code).manifest.round < round) good = log.size() - left.size();
+    while (!left.empty() && take_record(left, code).manifest.round < round) good = records.size() - left.size();
   } catch (const Error& error) {
     if (error.kind() != Error::Kind::corrupt_file) throw;
   }
-  return log.first(good);
+  return records.first(good);
 }
 
 }  // namespace cairn::sync

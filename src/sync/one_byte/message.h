@@ -25,36 +25,42 @@ inline constexpr int64_t kSlopeHeaderBytes = 26;
 std::vector<std::byte> encode_message(const SlopeMessage& message);
 // Damaged bytes are refused as Error::Kind::corrupt_file.
 SlopeMessage decode_message(std::span<const std::byte> bytes, SlopeCode code);
+// The length of the message at the beginning of these bytes, by its header. Too short ones are refused likewise.
+size_t message_bytes(std::span<const std::byte> bytes, SlopeCode code);
 uint32_t crc_of(std::span<const std::byte> encoded_message);  // the one in its header
 
-// The leader's decision of a round: which messages count, the learning rate, and the members of the next round.
+// Which messages of a round count, and how they are applied. All machines agree on it before anyone applies the round.
 struct RoundManifest {
   struct Entry {
     uint32_t machine = 0;
+    uint16_t slopes = 0;
     uint32_t crc = 0;
     friend bool operator==(const Entry&, const Entry&) = default;
   };
   uint32_t round = 0;
-  uint32_t leader = 0;
-  float rate = 0;                      // the learning rate
-  float keep = 1;                      // 1 - rate * weight decay, for matrices
-  std::vector<Entry> accepted = {};    // by machine, ascending
-  std::vector<uint32_t> members = {};  // of the next round, ascending
+  uint32_t epoch = 0;                // of the founding of the run that the round belongs to (islands/decision_log.h); 0: there is one world
+  float rate = 0;                    // the learning rate
+  float keep = 1;                    // 1 - rate * weight decay, for matrices
+  uint64_t hash = 0;                 // of the trained weights before the round; 0: not measured
+  std::vector<Entry> accepted = {};  // by machine, ascending
   friend bool operator==(const RoundManifest&, const RoundManifest&) = default;
 };
-std::vector<std::byte> encode_manifest(const RoundManifest& manifest);
-RoundManifest decode_manifest(std::span<const std::byte> bytes);
 
-// One round as it happened: all that a replay needs. The log of a run is its records one after the other; base checkpoint and log give the
-// weights.
+// One round as it happened: all that a replay needs.
 struct RoundRecord {
   RoundManifest manifest;
-  std::vector<SlopeMessage> messages;  // the accepted ones, in the manifest's order
+  std::vector<SlopeMessage> messages = {};  // the accepted ones, in the manifest's order
 };
-void append_record(const RoundRecord& record, std::vector<std::byte>& log);
-// All rounds of a log; a damaged one is refused.
-std::vector<RoundRecord> decode_log(std::span<const std::byte> log, SlopeCode code);
-// The bytes of the rounds before this one, up to the first damaged record.
-std::span<const std::byte> log_before(std::span<const std::byte> log, uint32_t round, SlopeCode code);
+// Fills in manifest.accepted from the messages.
+void accept_messages(RoundRecord& record);
+
+// A record in a file or on the wire: its length, the CRC-32C of the rest, manifest, messages. Records follow each other without gaps.
+std::vector<std::byte> encode_record(const RoundRecord& record);
+// Takes the first record off the bytes. A damaged one is refused as Error::Kind::corrupt_file.
+RoundRecord take_record(std::span<const std::byte>& records, SlopeCode code);
+// All of them; a damaged one is refused.
+std::vector<RoundRecord> decode_records(std::span<const std::byte> records, SlopeCode code);
+// The bytes of the leading records that are intact and whose round is below this one.
+std::span<const std::byte> records_before(std::span<const std::byte> records, uint32_t round, SlopeCode code);
 
 }  // namespace cairn::sync

@@ -44,11 +44,12 @@ class Moved final : public model::Weights {
     at::Tensor moved = at::empty_like(whole);
     int64_t begin = 0;
     for (int32_t i = id.first; i < id.first + id.count; ++i) {
+      const auto place = static_cast<size_t>(i);
       const int64_t count = id.count == 1 ? whole.numel() : model.weights.get({i, 1}).numel();
       const at::Tensor from = whole.view({-1}).slice(0, begin, begin + count), to = moved.view({-1}).slice(0, begin, begin + count);
       begin += count;
-      if (model.trained[static_cast<size_t>(i)]) {
-        kernels::perturb(to, from, {replica_.direction(round_, machine_, sample_, i), distance_}, 0, noise_);
+      if (model.trained[place]) {
+        perturb_shard(to, from, replica_.sharded(place), 0, {replica_.direction(round_, machine_, sample_, i), distance_}, noise_);
       } else {
         to.copy_(from);
       }
@@ -75,7 +76,6 @@ void check(const OneByteOptions& options) {
   if (!(options.eps > 0)) base::fail_input("eps = {}: must be above 0; 1e-3 for whole models, 1e-2 for LoRA", options.eps);
   if (options.samples_per_round < 1 || options.samples_per_round > 65535)
     base::fail_input("samples_per_round = {}: must be from 1 to 65535", options.samples_per_round);
-  if (!(options.round_timeout_s > 0)) base::fail_input("round_timeout_s = {}: must be above 0", options.round_timeout_s);
   if (options.hash_every < 1) base::fail_input("hash_every = {}: must be at least 1", options.hash_every);
   if (!(options.weight_decay >= 0)) base::fail_input("weight_decay = {}: must be at least 0", options.weight_decay);
   if (options.unbiased && options.code != SlopeCode::log8)
@@ -89,8 +89,12 @@ OneByteReplica::OneByteReplica(const OneByteOptions& options, uint64_t run, Mode
   CAIRN_CHECK(model_.names.size() == model_.trained.size(), "{} names, {} trained or not", model_.names.size(), model_.trained.size());
 }
 
-at::Tensor OneByteReplica::kept(size_t parameter) const {
-  return model_.kept.empty() ? model_.weights.get(id_of(parameter)) : model_.kept[parameter];
+OneByteReplica::Piece OneByteReplica::piece(size_t parameter) const {
+  return model_.pieces.empty() ? Piece{model_.weights.get(id_of(parameter)), 0} : model_.pieces[parameter];
+}
+
+ShardedParameter OneByteReplica::sharded(size_t parameter) const {
+  return model_.sharded.empty() ? ShardedParameter{model_.weights.get(id_of(parameter)).sizes().vec()} : model_.sharded[parameter];
 }
 
 base::Random OneByteReplica::direction(uint32_t round, uint32_t machine, int64_t sample, int64_t parameter) const {
@@ -137,15 +141,19 @@ void OneByteReplica::apply(const RoundRecord& record) {
     for (size_t s = 0; s < slopes.size(); ++s)
       directions[s] = {direction(record.manifest.round, slopes[s].machine, slopes[s].sample, static_cast<int64_t>(i)),
                        slopes[s].coefficient};
-    const at::Tensor weight = kept(i);
-    kernels::replay(weight.view({-1}), directions, 0, record.manifest.rate, weight.dim() >= 2 ? record.manifest.keep : 1.0f, noise_);
+    const Piece mine = piece(i);
+    if (!mine.value.defined()) continue;
+    const ShardedParameter whole = sharded(i);
+    replay_shard(mine.value.view({-1}), whole, mine.begin, directions, record.manifest.rate,
+                 whole.shape.size() >= 2 ? record.manifest.keep : 1.0f, noise_);
   }
 }
 
 std::vector<uint64_t> OneByteReplica::tensor_hashes() const {
   std::vector<uint64_t> hashes(model_.names.size(), 0);
   for (size_t i = 0; i < hashes.size(); ++i)
-    if (model_.trained[i]) hashes[i] = base::checksum(weight_bytes(kept(i).cpu()));
+    if (const at::Tensor value = model_.trained[i] ? piece(i).value : at::Tensor(); value.defined())
+      hashes[i] = base::checksum(weight_bytes(value.cpu()));
   return hashes;
 }
 
@@ -163,8 +171,9 @@ uint64_t OneByteReplica::fingerprint() const {
   std::vector<std::byte> codes(128);
   for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::byte>(i);
   add(decode_slopes(SlopeCode::log8, codes, 128));
-  const std::array<uint64_t, 3> settings{run_, static_cast<uint64_t>(code_) * 2 + (options_.scale == SlopeScale::mean ? 0 : 1),
-                                         std::bit_cast<uint64_t>(options_.eps)};
+  const std::array<uint64_t, 5> settings{run_, static_cast<uint64_t>(code_) * 2 + (options_.scale == SlopeScale::mean ? 0 : 1),
+                                         std::bit_cast<uint64_t>(options_.eps), std::bit_cast<uint64_t>(options_.weight_decay),
+                                         static_cast<uint64_t>(options_.hash_every)};
   add(settings);
   for (size_t i = 0; i < model_.names.size(); ++i)
     if (model_.trained[i]) sum.add(std::as_bytes(std::span(std::string_view(model_.names[i] + "\n"))));

@@ -10,6 +10,7 @@
 #include "kernels/perturb.h"
 #include "model/call.h"
 #include "sync/one_byte/message.h"
+#include "sync/one_byte/sharded_direction.h"
 #include "sync/variational_problem.h"
 
 namespace cairn::sync {
@@ -28,7 +29,6 @@ struct OneByteOptions {
   bool unbiased = false;             // log8 rounds stochastically, without bias
   SlopeScale scale = SlopeScale::mean;
   double weight_decay = 0;  // of matrices
-  double round_timeout_s = 30;
   int64_t hash_every = 64;  // rounds between two comparisons of all machines' weights
 };
 void check(const OneByteOptions& options);
@@ -47,12 +47,18 @@ struct Slope {
 // message needs: machines that apply the same rounds to the same start hold bitwise identical weights. The update is in replica.cpp.
 class OneByteReplica {
  public:
-  // Borrowed. Weights are unsharded parameters on one device, fp32 or bf16.
+  // The part of a parameter that this rank updates.
+  struct Piece {
+    at::Tensor value = {};  // undefined: none
+    int64_t begin = 0;      // of its elements in the local tensor (ZeRO)
+  };
+  // Borrowed. Weights are on one device, fp32 or bf16.
   struct Model {
     const model::Weights& weights;
     std::vector<std::string> names;  // by parameter
     std::vector<bool> trained;
-    std::vector<at::Tensor> kept = {};  // the tensors to update, by parameter; empty: get(i), which must be a view of them
+    std::vector<Piece> pieces = {};              // by parameter; empty: all of get(i), which must be a view of what is kept
+    std::vector<ShardedParameter> sharded = {};  // by parameter; empty: get(i) is whole
   };
 
   OneByteReplica(const OneByteOptions& options, uint64_t run, Model model);
@@ -63,7 +69,7 @@ class OneByteReplica {
   // Applies all slopes of a round: machines in ascending order, then samples, summed in fp32.
   void apply(const RoundRecord& record);
 
-  uint64_t hash() const;                        // of all trained weights
+  uint64_t hash() const;                        // of the trained weights that this rank updates
   std::vector<uint64_t> tensor_hashes() const;  // by parameter; 0 if it is not trained
   // Machines with the same fingerprint draw the same directions, decode slopes identically and train the same parameters in the same way.
   uint64_t fingerprint() const;
@@ -72,7 +78,8 @@ class OneByteReplica {
   const Model& model() const { return model_; }
   SlopeCode code() const { return code_; }
   uint64_t run() const { return run_; }
-  at::Tensor kept(size_t parameter) const;
+  Piece piece(size_t parameter) const;
+  ShardedParameter sharded(size_t parameter) const;
   base::Random direction(uint32_t round, uint32_t machine, int64_t sample, int64_t parameter) const;
 
  private:

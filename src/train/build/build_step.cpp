@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "base/check.h"
 #include "comm/group.h"
 #include "comm/world.h"
@@ -22,9 +24,9 @@ void build_pipeline(Job& job, comm::World& world) {
 
 }  // namespace
 
-void build_step(Job& job, comm::World& world, const std::vector<bool>& trained) {
+void build_step(Job& job, comm::World& world, const std::vector<bool>& trained, std::function<void()> load_start_weights) {
   if (job.config.plan.mesh.extent("pp") > 1) build_pipeline(job, world);
-  job.step = step_method(job.config.settings).make({job, world, trained});
+  job.step = step_method(job.config.settings).make({job, world, trained, std::move(load_start_weights)});
   int64_t bytes = 0;
   for (const mesh::NamedTensors& part : {job.step->state(), job.step->rank_state()})
     for (const mesh::NamedTensor& one : part) bytes += static_cast<int64_t>(one.tensor.nbytes());

@@ -2,6 +2,7 @@
 // sets its own. All ranks call them in this order, because some of them are collective.
 #pragma once
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -37,8 +38,8 @@ void build_optimizer(Job& job);
 void build_sync(Job& job, comm::World& world, const Start& start);
 // 9. Subset and sampler (batches.cpp).
 void build_sampler(Job& job, const data::Subset& subset);
-// 10. The pipeline, if mesh.pp is more than 1, and the step (build_step.cpp).
-void build_step(Job& job, comm::World& world, const std::vector<bool>& trained);
+// 10. The pipeline, if mesh.pp is more than 1, and the step (build_step.cpp). `load_start_weights` sets the parameters as 11 does.
+void build_step(Job& job, comm::World& world, const std::vector<bool>& trained, std::function<void()> load_start_weights);
 // 11. Parameter values: initial ones, or those of model.from (starting_weights.cpp). Collective.
 void start_weights(Job& job, const std::optional<snapshot::Pretrained>& pretrained, comm::World& world);
 

@@ -10,6 +10,8 @@
 
 #include <map>
 #include <numeric>
+#include <set>
+#include <string>
 
 #include "base/check.h"
 #include "comm/group.h"
@@ -25,10 +27,10 @@ namespace {
 // The state of an optimizer over full parameters, without values.
 mesh::NamedTensors state_over_whole(const Job& job) {
   std::vector<optim::ParameterPiece> pieces;
-  const std::vector<bool> trained = model::trainable(*job.engine.model, job.config.settings.model.train);
-  for (size_t i = 0; i < trained.size(); ++i) {
-    if (!trained[i]) continue;
-    const model::Parameter& parameter = job.engine.model->parameters()[i];
+  std::set<std::string> optimized;  // none where the method has no gradients
+  for (const sync::FullParameter& one : job.engine.trained.full) optimized.insert(one.name);
+  for (const model::Parameter& parameter : job.engine.model->parameters()) {
+    if (!optimized.contains(parameter.name)) continue;
     const at::Tensor nowhere = at::empty(parameter.shape, at::TensorOptions().dtype(at::kFloat).device(at::kMeta));
     pieces.push_back(make_piece(parameter, nowhere, nowhere));
   }

@@ -50,6 +50,22 @@ TEST(Bridge, MessagesOfAllSizesArriveInOrder) {
   EXPECT_EQ(a.incarnation(2), 0U);
 }
 
+// Frames, encryption and handshakes count as well as messages.
+TEST(Bridge, CountsTheBytesAtItsSockets) {
+  Bridge a(site(0, 2)), b(site(1, 2, a.port()));
+  ASSERT_TRUE(see_each_other(a, b));
+  a.send(1, a.incarnation(1), message(1, 16));
+  EXPECT_EQ(number_of(receive(b)), 1);
+  const int64_t before = a.socket_bytes();
+  EXPECT_GT(before, 16 + 56);
+  for (int64_t i = 0; i < 10; ++i) a.send(1, a.incarnation(1), message(i, 100'000));
+  for (int64_t i = 0; i < 10; ++i) EXPECT_EQ(number_of(receive(b)), i);
+  a.send(1, a.incarnation(1), message(11));  // it is counted after the others were written
+  EXPECT_EQ(number_of(receive(b)), 11);
+  EXPECT_GE(a.socket_bytes() - before, 9 * 100'000);
+  EXPECT_LT(a.socket_bytes() - before, 1'100'000);
+}
+
 TEST(Bridge, WhoFindsOneFindsAll) {
   Bridge c(site(2, 4)), a(site(0, 4, c.port()));  // the lower number comes later, and is called by the other
   ASSERT_TRUE(see_each_other(a, c));

@@ -103,6 +103,8 @@ TEST_F(SavedRunCommand, ReplayOfALogGivesTheModelOfTheRun) {
   EXPECT_NE(replayed.output.find("rounds 1 to 4"), std::string::npos) << replayed.output;
   ASSERT_EQ(cairn(*scratch, {"snapshot", "export", "tuned", "--out", "exported"}).code, 0);
   EXPECT_EQ(scratch->text_of("again/model.safetensors"), scratch->text_of("exported/model.safetensors"));
+  const Outcome nothing = cairn(*scratch, {"snapshot", "replay", "tuned", "tuned/rounds.bin", "--out", "same"});
+  EXPECT_NE(nothing.output.find("tuned has all 4 rounds of the log"), std::string::npos) << nothing.output;
   const Outcome refused = cairn(*scratch, {"snapshot", "replay", "run/snapshots/step-00000003", "tuned/rounds.bin", "--out", "never"});
   EXPECT_EQ(refused.code, 2) << refused.output;
   EXPECT_FALSE(std::filesystem::exists(*scratch / "never"));

@@ -95,8 +95,11 @@ void replay_rounds(const SnapshotArguments& a) {
   base::Log log({.level = base::Level::warn, .terminal = std::make_shared<base::Terminal>(), .file = {}});
   const train::ReplayedLog replayed = train::replay_log(a.source, a.log, log);
   snapshot::write_pretrained(a.out, replayed.base.shape, replayed.parameters, replayed.base.texts, options_of(a), base::real_disk());
-  base::Terminal().line(
-      fmt::format("rounds {} to {}: {} recorded hashes met", replayed.first_round + 1, replayed.last_round, replayed.hashes));
+  if (replayed.last_round == replayed.first_round)
+    base::Terminal().line(fmt::format("{} has all {} rounds of the log: nothing to apply", a.source, replayed.last_round));
+  else
+    base::Terminal().line(
+        fmt::format("rounds {} to {}: {} recorded hashes met", replayed.first_round + 1, replayed.last_round, replayed.hashes));
   say_done(a, replayed.base.shape, replayed.parameters);
 }
 

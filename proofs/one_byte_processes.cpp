@@ -196,8 +196,9 @@ void one_byte_wire(const ProofOptions& options, Findings& findings, base::Log& l
 
   log.info("two islands, ten million parameters, ten rounds");
   Assignments large = by_slopes(10, 2);
-  for (const char* set : {"model.embed=512", "model.heads=8", "model.kv_heads=8", "model.mlp=1408", "model.layers=3",
-                          "train.one_byte.samples_per_round=1", "eval.fraction=0", "optim.learning_rate=1e-6"})
+  for (const char* set :
+       {"model.embed=512", "model.heads=8", "model.kv_heads=8", "model.mlp=1408", "model.layers=3", "train.one_byte.samples_per_round=1",
+        "train.one_byte.noise=rademacher", "eval.fraction=0", "optim.learning_rate=1e-6"})
     large.emplace_back(set);
   IslandProcesses two(options, "two", 2, 2, large);
   two.start(0), two.start(1);

@@ -10,6 +10,7 @@
 #include "comm/local/local.h"
 #include "kernels/aten.h"
 #include "study/islands_chaos_world.h"
+#include "sync/needs.h"
 
 namespace cairn::study {
 namespace chaos {
@@ -93,7 +94,7 @@ class ChaosLink final : public sync::IslandLink {
   const int me_;
 };
 
-ChaosWorld::ChaosWorld(uint64_t seed, const ChaosFaults& faults)
+ChaosWorld::ChaosWorld(uint64_t seed, const ChaosFaults& faults, const std::string& kind)
     : random_(base::Random(seed).for_purpose("islands chaos")), faults_(faults), islands_(3 + below(below(3) == 0 ? 7 : 3)) {
   streams_.resize(islands_.size() * islands_.size());
   cut_.resize(streams_.size());
@@ -105,6 +106,9 @@ ChaosWorld::ChaosWorld(uint64_t seed, const ChaosFaults& faults)
   rule_.outer.every = kEvery;
   rule_.outer.fragment_layers = 1;
   rule_.outer.delay = 1 + static_cast<int64_t>(below(2));
+  if (!kind.empty()) rule_.kind = kind;
+  rule_.noloco.every = rule_.gossip.every = rule_.co2.every = kEvery;
+  rule_.gossip.neighbours = 1;
   founders_ = below(3) == 0 ? 1 + static_cast<int>(below(islands_.size())) : count();
   slow_disks_ = below(4) == 0;
   slow_links_ = below(4) == 0;
@@ -222,6 +226,11 @@ void ChaosWorld::note_model(int island, sync::Sync& rule, int64_t step) {
   int64_t epoch = 0;
   for (const mesh::NamedTensor& one : rule.state())
     if (one.name == "outer_lineage") epoch = one.tensor[0].item<int64_t>();
+  if (!sync::needs_of(rule_.kind).one_model) {
+    for (const auto& [name, value] : rule.metrics())
+      if ((name == "islands" && value > 1) || (name == "partner" && value >= 0)) rounds_.insert({epoch, step});
+    return;
+  }
   const uint64_t model = hash_of(rule.global_parameters());
   const auto [known, is_new] = models_.emplace(std::pair{epoch, step}, model);
   if (known->second != model) fail(fmt::format("two models after step {} of epoch {}: island {} has another one", step, epoch, island));
@@ -268,6 +277,7 @@ void ChaosWorld::train(int island, comm::World& world) {
                                    .log = std::shared_ptr<comm::RaftStore>(&one.disk, [](comm::RaftStore*) {}),
                                    .faults = faults_.log,
                                    .founders_limit = 200s,
+                                   .count = count(),
                                    .founders = founders_};
   const std::unique_ptr<sync::Sync> rule = sync::make_sync(rule_, {.replica_group = world.alone(),
                                                                    .model_group = world.alone(),
@@ -313,7 +323,7 @@ void ChaosWorld::train(int island, comm::World& world) {
   one.called_at = Nanoseconds{-1};
   if (!rule->apart().empty()) throw Error(Error::Kind::lost_peer, rule->apart());
   rule->leave();
-  one.ended_well = hash_of(rule->global_parameters());
+  one.ended_well = hash_of(sync::needs_of(rule_.kind).one_model ? rule->global_parameters() : std::vector<at::Tensor>{});
 }
 
 ChaosResult ChaosWorld::run() {
@@ -337,7 +347,8 @@ ChaosResult ChaosWorld::run() {
   }
   int64_t missed = 0;
   for (const auto& [step, missing] : short_rounds_) missed += missing > 0;
-  const int64_t in_flight = rule_.kind == "diloco" ? 0 : rule_.outer.delay;  // rounds that began before it was noticed
+  // Rounds that began before it was noticed.
+  const int64_t in_flight = rule_.kind == "diloco" ? 0 : rule_.kind == "co2" ? 1 : rule_.outer.delay;
   if (result_.violation.empty() && missed > 3 + in_flight) fail(fmt::format("{} rounds go without an island that can be reached", missed));
   result_.rounds = static_cast<int64_t>(rounds_.size());
   result_.virtual_s = static_cast<double>(now_.count()) * 1e-9;
@@ -346,6 +357,8 @@ ChaosResult ChaosWorld::run() {
 
 }  // namespace chaos
 
-ChaosResult islands_chaos(uint64_t seed, const ChaosFaults& faults) { return chaos::ChaosWorld(seed, faults).run(); }
+ChaosResult islands_chaos(uint64_t seed, const ChaosFaults& faults, const std::string& kind) {
+  return chaos::ChaosWorld(seed, faults, kind).run();
+}
 
 }  // namespace cairn::study

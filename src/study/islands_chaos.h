@@ -35,6 +35,8 @@ struct ChaosResult {
 //     after a time to notice it, at most three rounds are decided without it;
 //   - on the disks a vote that was cast in a term stays, and whoever leads a term has the votes of a majority;
 //   - nothing fails but by an error that says that peers were lost.
-ChaosResult islands_chaos(uint64_t seed, const ChaosFaults& faults = {});
+//
+// Where each island has a model of its own (SyncNeeds::one_model) the first two say nothing, and rounds are among a few.
+ChaosResult islands_chaos(uint64_t seed, const ChaosFaults& faults = {}, const std::string& kind = {});  // empty: a form of DiLoCo
 
 }  // namespace cairn::study

@@ -57,7 +57,7 @@ struct ChaosSnapshot {
 
 class ChaosWorld {
  public:
-  ChaosWorld(uint64_t seed, const ChaosFaults& faults);
+  ChaosWorld(uint64_t seed, const ChaosFaults& faults, const std::string& kind);
   ~ChaosWorld();
   ChaosWorld(const ChaosWorld&) = delete;
   ChaosWorld& operator=(const ChaosWorld&) = delete;

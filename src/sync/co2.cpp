@@ -11,8 +11,12 @@
 //
 // The clamp bounds each value by what inner steps could have moved it. x is the global model: bitwise identical on every island. With
 // `every` = 0 the islands measure a step and an exchange and choose a tau that hides the exchange.
+//
+// Remote islands: rounds decide who takes part, as DiLoCo's do. An island that joins gets x, b and the shared numbers below, and counts
+// with weight 0 in the round that is in flight then. After a restart of all each sends again what it had in flight.
 #include <chrono>
 #include <cmath>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -24,11 +28,9 @@
 #include "comm/world.h"
 #include "kernels/aten.h"
 #include "sync/islands/compressor.h"
+#include "sync/islands/exchange.h"
 #include "sync/islands/flat_parameters.h"
-#include "sync/islands/merge.h"
-#include "sync/islands/messenger.h"
-#include "sync/islands/quorum.h"
-#include "sync/islands/replica_signature.h"
+#include "sync/islands/merge_rule.h"
 #include "sync/rules.h"
 
 namespace cairn::sync {
@@ -46,15 +48,24 @@ class Co2 final : public Sync {
         compressor_(make_compressor({wire_of(options), options.exchange.keep, replica.seed})),
         exact_(make_compressor({"fp32"})),
         rule_{options.exchange.merge, options.exchange.trim},
-        messenger_({in_world_link(replica.replica_group), signature_of(options, replica), max_message_bytes(replica), is_on_gpu(replica)}),
-        quorum_(messenger_, quorum_options(options, replica)),
         parameters_(replica.parameters),
         start_(parameters_.zeros()),
-        before_(parameters_.zeros()),
         momentum_(parameters_.zeros()),
         sent_(parameters_.zeros()),
-        counters_(at::zeros({kCounters}, at::kDouble)) {
-    counters_[kStep].fill_(-1);
+        counters_(at::zeros({kCounters}, at::kDouble)),
+        lineage_(at::zeros({2}, at::kLong)) {
+    set(kStep, -1);
+    exchange_ = make_exchange(
+        {.options = options,
+         .replica = replica_,
+         .rule = rule_,
+         .rows = {rows()},
+         .outer_step =
+             [this](const at::Tensor& start, const at::Tensor& momentum, const at::Tensor& mean, int64_t, const at::Tensor& numbers) {
+               const double* n = numbers.const_data_ptr<double>();
+               start.copy_(moved(start, momentum, mean, n[kGap], n[kMostMove]));
+             },
+         .numbers = counters_.narrow(0, 0, kShared)});
     if (is_sparse(wire_of(options))) own_start_ = parameters_.zeros();
     if (replica.steps > 0 && replica.steps < options_.every)
       base::fail_input("sync.island.every = {}: the run has {} steps, so no round would take place: use less", options_.every,
@@ -67,16 +78,15 @@ class Co2 final : public Sync {
       start_.copy_(parameters_.flatten());
       momentum_.zero_();
       counters_.zero_();
+      lineage_.zero_();
       set(kRoundBegun, static_cast<double>(steps_done));
       set(kEvery, static_cast<double>(options_.every));
-      if (options_.every == 0) time_traffic(steps_done);
-    } else if (number(kInFlight) > 0) {
-      start_exchange(number(kPendingStep));
     }
-    if (own_start_.defined()) own_start_.copy_(parameters_.flatten());
-    set(kStep, static_cast<double>(steps_done));
+    if (restored && replica_.steps > 0 && steps_done >= replica_.steps) return steps_done;  // the run has ended
+    const int64_t begun = take_up(exchange_->begin(steps_done, lineage()));
+    if (number(kEvery) == 0 && begun == static_cast<int64_t>(number(kRoundBegun))) time_traffic(begun);
     last_s_ = now_s();
-    return steps_done;
+    return begun;
   }
 
   void gradient_ready(int64_t) override {
@@ -84,20 +94,21 @@ class Co2 final : public Sync {
   }
 
   bool progress(std::chrono::nanoseconds at_most) override {
-    return pending_ && !messenger_.wait([&] { return pending_->progress(); }, messenger_.now() + at_most);
+    return pending_ && !exchange_->wait([&] { return pending_->progress(); }, at_most);
   }
 
   comm::Work after_step(const StepFacts& facts) override {
     stop_decided_ = false;
+    exchange_->poll();
     const auto in_round = facts.step - static_cast<int64_t>(number(kRoundBegun));
     if (in_round == 1) {
       set(kLearningRate, facts.learning_rate);
-      set(kFirstMove, norm_over_island(parameters_.flatten().sub_(own_start_.defined() ? own_start_ : start_)));
+      set(kFirstMove, exchange_->norm(parameters_.flatten().sub_(own_start_.defined() ? own_start_ : start_)));
     }
     if (number(kEvery) == 0 && in_round == kTimed) choose_every(facts.step);
     if (number(kEvery) > 0 && in_round >= static_cast<int64_t>(number(kEvery))) end_round(facts.step, in_round);
     if (pending_) pending_->progress();
-    set(kStep, static_cast<double>(facts.step));
+    if (!position_) set(kStep, static_cast<double>(facts.step));
     return comm::Work::done();
   }
 
@@ -106,117 +117,168 @@ class Co2 final : public Sync {
   // The last round may be short. Both exchanges that are still pending are applied, so that nothing learned is lost.
   void finish() override {
     const auto step = static_cast<int64_t>(number(kStep));
+    if (is_interrupted()) return;
     if (const int64_t in_round = step - static_cast<int64_t>(number(kRoundBegun)); in_round > 0) end_round(step, in_round);
-    if (!pending_) return;
+    if (is_interrupted() || !pending_) return;
     const at::Tensor residual = own_start_.defined() ? parameters_.flatten().sub_(start_) : at::Tensor();
-    if (const at::Tensor mean = finish_exchange(); mean.defined()) apply_outer_step(mean, 1);
+    last_ = true;
+    apply_last(step);
+    if (is_interrupted()) return;
     if (residual.defined()) {  // in fp32, this time
-      last_ = true;
       sent_.copy_(residual);
       start_exchange(static_cast<double>(step + 1));
-      if (const at::Tensor mean = finish_exchange(); mean.defined()) apply_outer_step(mean, 1);
+      apply_last(step);
+      if (is_interrupted()) return;
     }
     parameters_.assign(start_);
   }
+  void leave() override { exchange_->leave(static_cast<int64_t>(number(kStep))); }
 
   std::vector<at::Tensor> global_parameters() override { return parameters_.views(start_); }
   std::vector<ElementState> elements(int64_t) override {
     const std::vector<bool> all(replica_.model.size(), true);
-    return {{"momentum", all, parameters_.views(momentum_)},
-            {"before", all, parameters_.views(before_)},
-            {"sent", all, parameters_.views(sent_)}};
+    return {{"momentum", all, parameters_.views(momentum_)}, {"sent", all, parameters_.views(sent_)}};
   }
-  mesh::NamedTensors state() override { return {{"outer_counters", counters_}}; }
+  mesh::NamedTensors state() override { return {{"outer_counters", counters_}, {"outer_lineage", lineage_}}; }
 
   void request_stop() override { wants_to_stop_ = true; }
-  bool should_stop() const override { return stop_decided_ || trouble_.ended; }
+  bool should_stop() const override { return stop_decided_ || trouble_.ended || (wants_to_stop_ && exchange_->may_leave()); }
+  std::optional<int64_t> take_new_position() override { return std::exchange(position_, std::nullopt); }
   std::string interruption() const override { return trouble_.interruption; }
   std::string apart() const override { return trouble_.apart(); }
   bool round_unfinished() const override { return trouble_.ended; }
   StepMetrics metrics() override { return std::exchange(metrics_, {}); }
 
  private:
-  // Small numbers that a restart needs. Moves are norms: of this round's first step, and of the pending round's, averaged over islands.
+  // Small numbers that a restart needs. The first ones belong to the model: they are identical on all islands.
   enum Counter : int64_t {
-    kStep,
-    kRoundBegun,
-    kRounds,
-    kEvery,
+    kRoundBegun,    // step
+    kRounds,        // that are over
+    kEvery,         // tau; 0: not chosen yet
+    kInFlight,      // 1: a round's progress travels...
+    kPendingStep,   // ...that was sent after this step...
+    kPendingSteps,  // ...and is the result of so many
+    kLastMove,      // |x_t - x_(t-1)|
+    kGap,           // of the last outer step
+    kMostMove,      // the limit of the last outer step; 0: none
+    kShared,
+    kStep = kShared,
     kLearningRate,
-    kFirstMove,
-    kInFlight,
-    kPendingStep,
-    kPendingMove,
-    kPendingSteps,
+    kFirstMove,    // |first step of this round|
+    kPendingMove,  // the same of the round in flight
     kCounters
   };
   double number(Counter which) const { return counters_.const_data_ptr<double>()[which]; }
   void set(Counter which, double value) { counters_.mutable_data_ptr<double>()[which] = value; }
   double now_s() const { return base::seconds(replica_.replica_group.world().clock().now()); }
+  bool is_interrupted() const { return position_ || trouble_.ended; }  // no more rounds in this step
+  IslandExchange::Lineage lineage() const { return {static_cast<uint64_t>(lineage_[0].item<int64_t>()), lineage_[1].item<int64_t>() != 0}; }
 
   std::optional<base::Trace::Span> span(std::string_view what) const {
     return replica_.trace ? std::optional(replica_.trace->span(what, "sync")) : std::nullopt;
   }
 
-  // The norm over all shards of the island's model.
-  double norm_over_island(const at::Tensor& mine) const {
-    double sum = mine.to(at::kDouble).square().sum().item<double>();
-    if (replica_.model_group.size() > 1)
-      replica_.model_group.all_reduce({&sum, 1, comm::Dtype::f64}, comm::Reduce::sum, {comm::Purpose::control, "norm"}).wait_host();
-    return std::sqrt(sum);
+  FragmentRows rows() const {
+    FragmentRows rows{.whole = {}, .own = {}, .own_elements = {}, .anchor = start_, .momentum = momentum_};
+    std::map<std::string_view, size_t> places;
+    for (size_t place = 0; place < replica_.model.size(); ++place) {
+      places[replica_.model[place].name] = place;
+      rows.whole.push_back(place);
+    }
+    for (const mesh::NamedTensor& one : replica_.parameters) {
+      rows.own.push_back(places.at(one.name));
+      rows.own_elements.push_back(one.tensor.numel());
+    }
+    return rows;
+  }
+
+  // Goes on from where the islands are.
+  int64_t take_up(const IslandExchange::StartPoint& start_point) {
+    lineage_[0].fill_(static_cast<int64_t>(start_point.epoch));
+    lineage_[1].fill_(0);
+    trouble_ = {};
+    if (start_point.state_replaced) {
+      sent_.zero_();
+      parameters_.assign(start_);
+    }
+    weight_ = start_point.state_replaced ? 0 : 1;  // it has nothing in flight
+    if (number(kInFlight) > 0) start_exchange(number(kPendingStep));
+    if (own_start_.defined()) own_start_.copy_(parameters_.flatten());
+    set(kStep, static_cast<double>(start_point.step));
+    return start_point.step;
   }
 
   // Sends `sent_`, this island's progress in the round, and the norm of its first step. Progress relative to the common start survives
   // coarse compression better than the parameters themselves.
   void start_exchange(double step) {
     const auto traced = span("send update");
-    pending_ = std::make_unique<IslandMerge>(IslandMerge::Parts{.quorum = quorum_,
-                                                                .compressor = last_ ? *exact_ : *compressor_,
-                                                                .rule = rule_,
-                                                                .step = static_cast<int64_t>(step),
-                                                                .part = kMeans,
-                                                                .note = number(kPendingMove),
-                                                                .wants_to_stop = wants_to_stop_,
-                                                                .in_background = sent_.is_cuda()},
-                                             sent_);
+    // An island that joins by a round takes part from its end on, when the next one is over.
+    const bool ends = replica_.steps > 0 && step + number(kEvery) >= static_cast<double>(replica_.steps);
+    pending_ = exchange_->send({.fragment = 0,
+                                .compressor = last_ ? exact_.get() : compressor_.get(),
+                                .step = static_cast<int64_t>(step),
+                                .part = kMeans,
+                                .weight = std::exchange(weight_, 1),
+                                .note = number(kPendingMove),
+                                .wants_to_stop = wants_to_stop_ && !exchange_->may_leave(),
+                                .admits = !ends},
+                               sent_);
     set(kInFlight, 1);
     set(kPendingStep, step);
   }
 
-  // Waits for the pending mean: the only place where this rule waits. Undefined: the round failed.
-  at::Tensor finish_exchange() {
+  // Waits for the pending mean: the only place where this rule waits. Undefined: the round failed, or has no result on this island.
+  at::Tensor finish_exchange(int64_t now) {
     const double begun = now_s();
     at::Tensor mean;
     {
       const auto traced = pending_->progress() ? std::nullopt : span("wait for islands");
       mean = pending_->wait();
     }
-    trouble_.note(pending_->ending(), static_cast<int64_t>(number(kStep)), quorum_.waiting_for());
+    const PendingExchange::Outcome outcome = pending_->outcome();
     stall_s_ += now_s() - begun;
-    bytes_ += pending_->bytes_sent();
-    islands_ = pending_->included();
-    const double note = pending_->note();
-    stop_decided_ = stop_decided_ || pending_->stop();
-    quorum_.close(pending_->step());
-    pending_.reset();
+    bytes_ += outcome.bytes_sent;
+    islands_ = outcome.included;
+    if (outcome.ending == RoundEnding::alone) {
+      trouble_.note(outcome.ending, now, "");
+      lineage_[1].fill_(1);
+    } else if (outcome.ending != RoundEnding::decided) {
+      pending_.reset();  // it reads messages that go away with this island's incarnation
+      give_up_round(outcome.ending, now);
+      return {};
+    }
+    stop_decided_ = stop_decided_ || outcome.stop;
+    exchange_->close(pending_->step());
     set(kInFlight, 0);
     if (!mean.defined()) return {};
-    set(kPendingMove, note);
+    set(kPendingMove, outcome.note);
     return mean.to(start_.device());
+  }
+
+  void give_up_round(RoundEnding ending, int64_t now) {
+    if (ending == RoundEnding::rejoin) {
+      const IslandExchange::StartPoint start_point = exchange_->begin_again(now, lineage());
+      ending = start_point.ending;
+      if (ending == RoundEnding::decided) position_ = take_up(start_point);
+    }
+    trouble_.note(ending, now, exchange_->waiting_for());
+  }
+
+  // x_(t+1), and b in place. Products and sums stay unfused: x must be bitwise identical on all kinds of machines.
+  at::Tensor moved(const at::Tensor& start, const at::Tensor& momentum, const at::Tensor& mean, double gap, double most) const {
+    momentum.mul_(options_.outer_momentum).sub_(mean.mul(1 / gap));
+    const at::Tensor move = most > 0 ? momentum.clamp(-most, most) : momentum;
+    return start.sub(move.mul(options_.outer_lr));
   }
 
   // The outer step with the islands' mean progress.
   void apply_outer_step(const at::Tensor& mean, double gap) {
     const auto traced = span("outer step");
-    momentum_.mul_(options_.outer_momentum).sub_(mean.mul(1 / gap));
-    at::Tensor move = momentum_;
-    double clipped = 0;
-    if (options_.clip > 0) {
-      const double most = options_.clip * number(kLearningRate) * number(kPendingSteps);
-      clipped = momentum_.abs().gt(most).to(at::kDouble).mean().item<double>();
-      move = momentum_.clamp(-most, most);
-    }
-    at::Tensor next = start_.sub(move.mul(options_.outer_lr));
+    const double most = options_.clip > 0 ? options_.clip * number(kLearningRate) * number(kPendingSteps) : 0;
+    set(kGap, gap);
+    set(kMostMove, most);
+    const at::Tensor next = moved(start_, momentum_, mean, gap, most);
+    const double clipped = most > 0 ? momentum_.abs().gt(most).to(at::kDouble).mean().item<double>() : 0;
     metrics_ = {{"islands", islands_},
                 {"sync_bytes", static_cast<double>(bytes_)},
                 {"stall_s", std::exchange(stall_s_, 0) + metric(metrics_, "stall_s")},
@@ -224,27 +286,40 @@ class Co2 final : public Sync {
                 {"clipped", clipped},
                 {"outer_norm", mean.norm().item<double>()},
                 {"every", number(kEvery)}};
+    set(kLastMove, options_.gap == StalenessGap::ratio ? exchange_->norm(next.sub(start_)) : 0);
     start_.copy_(next);
+  }
+
+  // After the last step.
+  void apply_last(int64_t step) {
+    const at::Tensor mean = finish_exchange(step);
+    if (is_interrupted()) return;
+    if (mean.defined()) apply_outer_step(mean, 1);
+    exchange_->on_applied(*pending_, step);
+    pending_.reset();
   }
 
   void end_round(int64_t step, int64_t steps) {
     const auto traced = span("end of a round");
     at::Tensor late;
     const double sent_steps = number(kPendingSteps);
-    if (pending_) late = finish_exchange();
-    const double late_move = number(kPendingMove);
+    std::unique_ptr<PendingExchange> applied;
+    if (pending_) {
+      late = finish_exchange(step);
+      if (is_interrupted()) return;
+      applied = std::move(pending_);
+    }
+    const double late_move = number(kPendingMove), last_move = number(kLastMove);
     sent_.copy_(parameters_.flatten().sub_(start_));
-    const at::Tensor begun = start_.clone();
     set(kPendingMove, number(kFirstMove));
     start_exchange(static_cast<double>(step));
+    set(kPendingSteps, static_cast<double>(steps));
+    set(kLastMove, 0);
     if (late.defined()) {
       double gap = options_.gap == StalenessGap::constant ? options_.gap_value : 1;
-      if (options_.gap == StalenessGap::ratio && late_move > 0) gap = 1 + norm_over_island(start_ - before_) / (sent_steps * late_move);
-      set(kPendingSteps, static_cast<double>(steps));
+      if (options_.gap == StalenessGap::ratio && late_move > 0) gap = 1 + last_move / (sent_steps * late_move);
       apply_outer_step(late, gap);
     }
-    set(kPendingSteps, static_cast<double>(steps));
-    before_.copy_(begun);
     if (own_start_.defined()) {
       // Error feedback: what compression dropped stays in this island's start, and so in what it sends next.
       own_start_.copy_(start_ + (sent_ - pending_->as_sent().to(sent_.device())));
@@ -253,28 +328,23 @@ class Co2 final : public Sync {
     parameters_.assign(own_start_.defined() ? own_start_ : start_);
     set(kRoundBegun, static_cast<double>(step));
     set(kRounds, number(kRounds) + 1);
+    if (applied) exchange_->on_applied(*applied, step);
   }
 
   // With every = 0: how long an exchange takes, and how long a step. Islands average their times, so that all choose the same length.
   void time_traffic(int64_t step) {
-    const MergeRule mean{};
     // The first exchange of all also waits until the islands have a leader, and is not timed.
-    IslandMerge({.quorum = quorum_, .compressor = *exact_, .rule = mean, .step = step, .part = kFirst}, at::zeros({1}, at::kFloat)).wait();
+    exchange_->mean_of_numbers(at::zeros({1}, at::kFloat), step, kFirst);
     const double begun = now_s();
-    IslandMerge trial(
-        {.quorum = quorum_, .compressor = *compressor_, .rule = rule_, .step = step, .part = kTrial, .in_background = sent_.is_cuda()},
-        parameters_.flatten());
-    trial.wait();
+    exchange_->send({.fragment = 0, .compressor = compressor_.get(), .step = step, .part = kTrial, .admits = false}, parameters_.flatten())
+        ->wait();
     traffic_s_ = now_s() - begun;
   }
   void choose_every(int64_t step) {
-    const double step_s = (now_s() - last_s_) / kTimed;
     at::Tensor times = at::empty({2}, at::kFloat);
     times[0].fill_(traffic_s_);
-    times[1].fill_(step_s);
-    const MergeRule mean{};
-    IslandMerge merge({.quorum = quorum_, .compressor = *exact_, .rule = mean, .step = step, .part = kTimes}, times);
-    times = merge.wait();
+    times[1].fill_((now_s() - last_s_) / kTimed);
+    times = exchange_->mean_of_numbers(times, step, kTimes);
     int64_t every = options_.min_every;
     if (times.defined() && times[1].item<double>() > 0)
       every = std::max<int64_t>(every, static_cast<int64_t>(std::ceil(kMargin * times[0].item<double>() / times[1].item<double>())));
@@ -288,16 +358,18 @@ class Co2 final : public Sync {
   Replica replica_;
   std::unique_ptr<const Compressor> compressor_, exact_;
   const MergeRule rule_;
-  IslandMessenger messenger_;
-  Quorum quorum_;
   FlatParameters parameters_;
-  at::Tensor start_, before_, momentum_;  // of this round, of the one before; outer momentum
-  at::Tensor sent_;                       // the progress in flight, for snapshots
-  at::Tensor own_start_;                  // this island's start with its residual, for a wire that drops values; else undefined
+  at::Tensor start_, momentum_;  // of this round; outer momentum
+  at::Tensor sent_;              // the progress in flight, for snapshots
+  at::Tensor own_start_;         // this island's start with its residual, for a wire that drops values; else undefined
   at::Tensor counters_;
-  std::unique_ptr<IslandMerge> pending_;
+  at::Tensor lineage_;  // the epoch that x belongs to (islands/decision_log.h); 1: this island has trained alone since
+  std::unique_ptr<IslandExchange> exchange_;
+  std::unique_ptr<PendingExchange> pending_;
+  double weight_ = 1;  // of the next update
   bool wants_to_stop_ = false, stop_decided_ = false;
   bool last_ = false;  // the exchange that ends the run
+  std::optional<int64_t> position_;
   RoundTrouble trouble_;
   int islands_ = 0;
   int64_t bytes_ = 0;

@@ -99,7 +99,7 @@ class Diloco final : public Sync {
                                .rule = rule_,
                                .rows = rows(places),
                                .outer_step = [this](const at::Tensor& anchor, const at::Tensor& momentum, const at::Tensor& gradient,
-                                                    int64_t step) { outer_step(anchor, momentum, gradient, step); }});
+                                                    int64_t step, const at::Tensor&) { outer_step(anchor, momentum, gradient, step); }});
     pace_[0].fill_(1);
   }
 
@@ -304,7 +304,7 @@ class Diloco final : public Sync {
                                      .step = step,
                                      .part = part,
                                      .weight = weights_[f].item<double>(),
-                                     .seconds = step_s_,
+                                     .note = step_s_,
                                      .wants_to_stop = wants_to_stop_ && !exchange_->may_leave(),
                                      .admits = admits(f, step)},
                                     one.sent);
@@ -368,7 +368,7 @@ class Diloco final : public Sync {
           "next round. If this repeats, raise sync.island.timeout_s or check the link",
           step);
     exchange_->on_applied(*pending.exchange, now);
-    if (options_.pace == Pace::own) keep_pace(outcome.fastest);
+    if (options_.pace == Pace::own) keep_pace(outcome.least_note);
   }
 
   // What compression dropped of what this island sent. It stays in the island's weights, so the next message, anchor minus weights, has it

@@ -8,11 +8,15 @@
 // (0.2 on average, by default): local models stay poor, but they stay in one basin, so the single average over all islands at the end
 // (`final` = merge) is a good model. `schedule` says how much islands communicate from round to round (gossip_schedule.h).
 //
-// The draw depends on seed, round and island alone, so each island knows whom to send its model to without being asked. A neighbour that is
-// lost or late counts as being where this island is.
+// The draw depends on seed, round and members alone, so each island knows whom to send its model to without being asked. A neighbour that
+// is lost or late counts as being where this island is.
+//
+// Remote islands. Who takes part in a round is what the log says of that step (islands/peers.h). Only averages over all islands are decided
+// together. A newcomer takes the model of one island; after a restart of all each goes on with its own.
 #include "sync/gossip.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <numeric>
@@ -30,11 +34,10 @@
 #include "sync/gossip_schedule.h"
 #include "sync/islands/compressor.h"
 #include "sync/islands/flat_parameters.h"
-#include "sync/islands/merge.h"
+#include "sync/islands/merge_rule.h"
 #include "sync/islands/messenger.h"
 #include "sync/islands/pairing.h"
-#include "sync/islands/quorum.h"
-#include "sync/islands/replica_signature.h"
+#include "sync/islands/peers.h"
 #include "sync/rules.h"
 
 namespace cairn::sync {
@@ -59,31 +62,37 @@ class Gossip final : public Sync {
   Gossip(const SyncOptions& options, Replica replica)
       : options_(options.gossip),
         replica_(replica),
+        islands_(replica.remote_islands ? replica.remote_islands->count : replica.replica_group.size()),
         compressor_(make_compressor({wire_of(options)})),
         exact_(make_compressor({"fp32"})),
         rule_{options.exchange.merge, options.exchange.trim},
-        timeout_(static_cast<int64_t>(options.exchange.timeout_s * 1e9)),
-        messenger_({in_world_link(replica.replica_group), signature_of(options, replica), max_message_bytes(replica)}),
-        quorum_(messenger_, quorum_options(options, replica)),
         parameters_(replica.parameters),
+        passed_on_(replica.remote_islands ? parameters_.zeros() : parameters_.zeros().narrow(0, 0, 0)),
+        peers_(make_peers({options, replica, options.gossip.every, passed_on_, {}})),
         step_(at::full({1}, -1, at::kLong)),
         plan_(options_, run_of_replica()) {
-    if (options_.neighbours > messenger_.size() - 1)
-      base::fail_input("sync.island.neighbours = {}: there are {} other islands", options_.neighbours, messenger_.size() - 1);
+    if (Quorum* quorum = peers_->quorum()) {
+      messenger_ = &quorum->messenger();
+      rounds_.emplace(*peers_, std::chrono::nanoseconds(static_cast<int64_t>(options.exchange.timeout_s * 1e9)));
+    }
+    if (options_.neighbours > islands_ - 1)
+      base::fail_input("sync.island.neighbours = {}: there are {} other islands", options_.neighbours, islands_ - 1);
     if (options_.topology == Topology::random && options_.neighbours == 0 && options_.final_model == GossipFinal::merge)
       replica.replica_group.world().log().warn(
           "sync.island.neighbours = 0: the average of islands that never communicate is of no use. Try 0.2, or final = none");
   }
 
   int64_t begin(int64_t steps_done) override {
-    step_.fill_(steps_done);
-    return steps_done;
+    keep_to_pass_on();
+    if (replica_.steps > 0 && steps_done >= replica_.steps) return steps_done;  // the run has ended
+    return take_up(peers_->begin(steps_done));
   }
-  void gradient_ready(int64_t) override { messenger_.pump(); }
+  void gradient_ready(int64_t) override { peers_->poll(); }
 
   comm::Work after_step(const StepFacts& facts) override {
     step_.fill_(facts.step);
     stop_decided_ = wants_to_stop_;
+    peers_->poll();
     if (facts.step % options_.every == 0) round(facts.step);
     return comm::Work::done();
   }
@@ -91,12 +100,18 @@ class Gossip final : public Sync {
   void on_membership(const Membership&) override {}  // a round goes on without an island that is lost
 
   void finish() override {
-    if (options_.final_model == GossipFinal::merge) average_all(step_.item<int64_t>() + 1, *exact_);
+    if (position_ || options_.final_model != GossipFinal::merge) return;
+    average_all(step_.item<int64_t>() + 1, *exact_);
+  }
+  void leave() override {
+    keep_to_pass_on();
+    peers_->leave(step_.item<int64_t>());
   }
 
   mesh::NamedTensors state() override { return {{"outer_step", step_}}; }
   void request_stop() override { wants_to_stop_ = true; }
   bool should_stop() const override { return stop_decided_ || trouble_.ended; }
+  std::optional<int64_t> take_new_position() override { return std::exchange(position_, std::nullopt); }
   std::string interruption() const override { return trouble_.interruption; }
   std::string apart() const override { return trouble_.apart(); }
   bool round_unfinished() const override { return trouble_.ended; }
@@ -107,7 +122,7 @@ class Gossip final : public Sync {
   GossipRun run_of_replica() const {
     int64_t elements = 0;
     for (const FullParameter& one : replica_.model) elements += one.elements;
-    const int64_t islands = messenger_.size();
+    const int64_t islands = islands_;
     const auto all = [&](const Compressor& compressor) {
       if (islands <= compressor.all_gather_limit()) return (islands - 1) * compressor.encoded_bytes(elements);
       return (islands - 1) * (compressor.encoded_bytes(elements) + compressor.result_compressor().encoded_bytes(elements)) / islands;
@@ -120,92 +135,141 @@ class Gossip final : public Sync {
             .final_bytes = options_.final_model == GossipFinal::merge ? all(*exact_) : 0};
   }
 
+  void keep_to_pass_on() {
+    if (replica_.remote_islands) passed_on_.copy_(parameters_.flatten());
+  }
+  int64_t take_up(const IslandPeers::StartPoint& start_point) {
+    if (start_point.state_replaced) parameters_.assign(passed_on_);
+    step_.fill_(start_point.step);
+    return start_point.step;
+  }
+  // The others went on without this island, which has the model of one of them now.
+  void come_back(const IslandPeers::StartPoint& start_point) {
+    if (start_point.ending == RoundEnding::decided)
+      position_ = take_up(start_point);
+    else
+      trouble_.note(start_point.ending, start_point.step, "the other islands");
+  }
+
   void round(int64_t step) {
     const base::Clock& clock = replica_.replica_group.world().clock();
     const std::chrono::nanoseconds begun = clock.now();
     std::optional<base::Trace::Span> traced;
     if (replica_.trace) traced.emplace(replica_.trace->span("wait for islands", "sync"));
-    int with = messenger_.size();
+    int with = islands_;
     double apart = 0;
     const GossipIntensity now = plan_.at(step / options_.every);
-    if (now.with_all) {
-      apart = average_all(step, *compressor_);
-    } else {
-      const auto rows = mixing_rows(options_.topology, messenger_.size(), now.neighbours, replica_.seed, step / options_.every);
-      std::tie(with, apart) = mix(step, rows);
-    }
+    if (now.with_all)
+      std::tie(with, apart) = average_all(step, *compressor_);
+    else
+      std::tie(with, apart) = mix(step, now.neighbours);
     traced.reset();
     metrics_ = {
         {"islands", with}, {"sync_bytes", static_cast<double>(bytes_)}, {"stall_s", base::seconds(clock.now() - begun)}, {"spread", apart}};
+    if (position_) return;
+    keep_to_pass_on();
+    if (const auto start_point = peers_->end_round(step)) come_back(*start_point);
   }
 
-  // Averages over all live islands, bitwise identical on all. Returns how far this island was from the mean.
-  double average_all(int64_t step, const Compressor& compressor) {
+  // Averages over all live islands, bitwise identical on all. Returns how many these are, and how far this island was from the mean.
+  std::pair<int, double> average_all(int64_t step, const Compressor& compressor) {
     const at::Tensor own = parameters_.flatten();
-    IslandMerge merge({.quorum = quorum_, .compressor = compressor, .rule = rule_, .step = step, .wants_to_stop = wants_to_stop_},
-                      own.cpu());
-    const at::Tensor mean = merge.wait();
-    trouble_.note(merge.ending(), step, quorum_.waiting_for());
-    bytes_ += merge.bytes_sent();
-    quorum_.close(step);
-    if (!mean.defined()) return 0;
-    const at::Tensor there = mean.to(own.device());
-    parameters_.assign(there);
-    return relative_norm(own.sub(there), there);
+    const MeanOfAll all = mean_of_all(*peers_, compressor, rule_, step, wants_to_stop_, own);
+    bytes_ += all.bytes_sent;
+    if (all.ending == RoundEnding::rejoin) {
+      come_back(peers_->begin_again(step));
+      return {1, 0};
+    }
+    trouble_.note(all.ending, step, all.waiting_for);
+    if (!all.mean.defined()) return {1, 0};
+    parameters_.assign(all.mean);
+    return {replica_.remote_islands ? all.included : islands_, relative_norm(own.sub(all.mean), all.mean)};
+  }
+
+  // The rows of this round by island, with the islands' numbers. Empty: that island takes no part.
+  std::vector<std::vector<int>> rows_of(const Incarnations& members, double neighbours, int64_t round) const {
+    std::vector<int> there;
+    for (size_t i = 0; i < members.size(); ++i)
+      if (members[i] != 0) there.push_back(static_cast<int>(i));
+    std::vector<std::vector<int>> rows(members.size());
+    const auto drawn = mixing_rows(options_.topology, static_cast<int>(there.size()), neighbours, replica_.seed, round);
+    for (size_t k = 0; k < there.size(); ++k)
+      for (const int other : drawn[k]) rows[static_cast<size_t>(there[k])].push_back(there[static_cast<size_t>(other)]);
+    return rows;
   }
 
   // Averages with the islands of this one's row. Returns how many models were averaged, and how far this island was from the result.
-  std::pair<int, double> mix(int64_t step, const std::vector<std::vector<int>>& rows) {
-    const at::Tensor own = parameters_.flatten(), host = own.cpu();
-    const auto me = static_cast<size_t>(messenger_.me());
+  std::pair<int, double> mix(int64_t step, double neighbours) {
+    const at::Tensor own = parameters_.flatten(), host = peers_->gather(own);
+    std::array<double, 2> result{1, static_cast<double>(bytes_)};  // models averaged, bytes sent so far
+    at::Tensor mean;
+    if (messenger_) {
+      const Incarnations members = peers_->members(step);
+      mean = exchange_models(step, members, rows_of(members, neighbours, step / options_.every), host, result[0]);
+      result[1] = static_cast<double>(bytes_);
+    }
+    peers_->share(result);
+    bytes_ = static_cast<int64_t>(result[1]);
+    if (result[0] < 2) return {1, 0};
+    const at::Tensor there = peers_->scatter(mean);
+    parameters_.assign(there);
+    return {static_cast<int>(result[0]), relative_norm(own.sub(there), there)};
+  }
+
+  // On a rank that exchanges: sends the model to those that count on it, and returns the mean of this island's row.
+  at::Tensor exchange_models(int64_t step, const Incarnations& members, const std::vector<std::vector<int>>& rows, const at::Tensor& host,
+                             double& averaged) {
+    const int me = messenger_->me();
+    const std::vector<int>& row = rows[static_cast<size_t>(me)];
+    std::vector<int> readers;
+    for (int other = 0; other < messenger_->size(); ++other)
+      if (other != me && std::ranges::count(rows[static_cast<size_t>(other)], me) > 0) readers.push_back(other);
+    std::vector<int> partners = row;
+    partners.insert(partners.end(), readers.begin(), readers.end());
+    rounds_->begin(step, members, partners);
     std::vector<std::byte> code;
-    for (int other = 0; other < messenger_.size(); ++other) {
-      const std::vector<int>& row = rows[static_cast<size_t>(other)];
-      if (other == messenger_.me() || std::find(row.begin(), row.end(), messenger_.me()) == row.end()) continue;
-      if (code.empty()) {
-        code = compressor_->encode({}, {host.const_data_ptr<float>(), static_cast<size_t>(host.numel())});
-      }
-      messenger_.send(other, {Kind::model, step, 0}, code, comm::Purpose::parameter);
+    if (!readers.empty()) code = compressor_->encode({}, {host.const_data_ptr<float>(), static_cast<size_t>(host.numel())});
+    for (const int other : readers) {
+      messenger_->send(other, {Kind::model, step, 0}, code, comm::Purpose::parameter);
       bytes_ += static_cast<int64_t>(code.size());
     }
     const auto settled = [&](int other) {
-      return other == messenger_.me() || messenger_.lost(other) || messenger_.find(other, {Kind::model, step, 0});
+      return other == me || messenger_->find(other, {Kind::model, step, 0}) || rounds_->is_gone(other);
     };
-    quorum_.wait([&] { return std::all_of(rows[me].begin(), rows[me].end(), settled); }, messenger_.now() + timeout_);
+    rounds_->wait([&] { return std::all_of(row.begin(), row.end(), settled); });
+    rounds_->end(readers);
     at::Tensor sum;
-    int with = 0;
-    for (const int island : rows[me]) {
-      at::Tensor values = own;
-      if (island != messenger_.me() && messenger_.find(island, {Kind::model, step, 0})) {
-        const std::vector<std::byte> theirs = messenger_.take(island, {Kind::model, step, 0});
+    for (const int island : row) {
+      at::Tensor values = host;
+      if (island != me && messenger_->find(island, {Kind::model, step, 0})) {
+        const std::vector<std::byte> theirs = messenger_->take(island, {Kind::model, step, 0});
         at::Tensor back = at::empty_like(host);
-        if (compressor_->decode({}, theirs, {back.mutable_data_ptr<float>(), static_cast<size_t>(back.numel())})) {
-          if (std::isfinite(back.norm().item<double>())) {
-            values = back.to(own.device());
-            ++with;
-          }
+        if (compressor_->decode({}, theirs, {back.mutable_data_ptr<float>(), static_cast<size_t>(back.numel())}) &&
+            std::isfinite(back.norm().item<double>())) {
+          values = back;
+          ++averaged;
         }
       }
       sum = sum.defined() ? sum.add_(values) : values.clone();
     }
-    messenger_.forget(Kind::model, step);
-    if (with == 0) return {1, 0};
-    sum.mul_(1.0 / static_cast<double>(rows[me].size()));
-    parameters_.assign(sum);
-    return {with + 1, relative_norm(own.sub(sum), sum)};
+    messenger_->forget(Kind::model, step);
+    return sum.defined() ? sum.mul_(1.0 / static_cast<double>(row.size())) : sum;
   }
 
   const GossipOptions options_;
   Replica replica_;
+  const int islands_;  // that there may be
   std::unique_ptr<const Compressor> compressor_, exact_;
   const MergeRule rule_;
-  const std::chrono::nanoseconds timeout_;
-  IslandMessenger messenger_;
-  Quorum quorum_;
   FlatParameters parameters_;
+  at::Tensor passed_on_;  // between remote islands: a copy of the model, for those that join
+  std::unique_ptr<IslandPeers> peers_;
+  IslandMessenger* messenger_ = nullptr;  // null: the island's first rank exchanges for this one
+  std::optional<PartnerRounds> rounds_;   // where there is a messenger
   at::Tensor step_;
   const GossipPlan plan_;
   bool wants_to_stop_ = false, stop_decided_ = false;
+  std::optional<int64_t> position_;
   RoundTrouble trouble_;
   int64_t bytes_ = 0;
   StepMetrics metrics_;

@@ -33,15 +33,18 @@ const std::vector<SyncRule>& rules() {
       {.name = "noloco",
        .make = make_noloco,
        .keys = {exchange_keys, noloco_keys},
-       .needs = {.one_model = false,
+       .needs = {.remote_islands = true,
+                 .one_model = false,
                  .random_routing = true,
                  .no_sparse_wire = "noloco's other half, the slow weights, travels whole, so little would be saved: use bf16, or another "
                                    "kind"}},
-      {.name = "co2", .make = make_co2, .keys = {exchange_keys, sparse_keys, co2_keys}},
+      {.name = "co2", .make = make_co2, .keys = {exchange_keys, sparse_keys, co2_keys}, .needs = {.remote_islands = true}},
       {.name = "gossip",
        .make = make_gossip,
        .keys = {exchange_keys, gossip_keys},
-       .needs = {.one_model = false, .no_sparse_wire = "gossip sends models, of which nothing can be left out: use bf16, or another kind"}},
+       .needs = {.remote_islands = true,
+                 .one_model = false,
+                 .no_sparse_wire = "gossip sends models, of which nothing can be left out: use bf16, or another kind"}},
       {.name = "one_byte", .make = make_one_byte_rounds, .keys = {exchange_keys}, .needs = {.remote_islands = true, .messages = true}}};
   return list;
 }

@@ -50,6 +50,7 @@ struct RemoteIslands {
   std::shared_ptr<comm::RaftStore> log = {};                           // where the island keeps the log of decisions; null: only in memory
   comm::RaftFaults faults = {};                                        // for tests
   std::chrono::nanoseconds founders_limit = std::chrono::minutes(30);  // for enough islands to arrive
+  int count = 2;                                                       // islands that there may be
   int founders = 1;                                // islands that wait for each other before the first step; others join later
   FullParameterGather* full_parameters = nullptr;  // null: every rank has the full model
 };

@@ -26,6 +26,20 @@ TEST(ChaosSeeds, HoldWhereFaultsWereFound) {
   for (const uint64_t seed : {2420, 5183, 6348, 9214}) EXPECT_EQ(islands_chaos(seed).violation, "") << "seed " << seed;
 }
 
+class OtherRulesChaos : public testing::TestWithParam<const char*> {};
+
+TEST_P(OtherRulesChaos, NoStallAndEveryIslandEnds) {
+  int64_t rounds = 0;
+  for (uint64_t seed = 0; seed < 25; ++seed) {
+    const ChaosResult result = islands_chaos(seed, {}, GetParam());
+    ASSERT_EQ(result.violation, "") << "seed " << seed;
+    rounds += result.rounds;
+  }
+  EXPECT_GT(rounds, 250) << "islands train in most seeds";
+}
+
+INSTANTIATE_TEST_SUITE_P(Rules, OtherRulesChaos, testing::Values("co2", "noloco", "gossip"), [](const auto& one) { return one.param; });
+
 struct ChaosMistake {
   const char* name;
   uint64_t seed;  // the first that finds it, or a little before

@@ -79,7 +79,7 @@ std::optional<DecisionEntry> decode_decision_entry(std::span<const std::byte> by
   DecisionEntry entry;
   if (bytes.size() < sizeof entry.kind) return std::nullopt;
   std::memcpy(&entry.kind, bytes.data(), sizeof entry.kind);
-  if (entry.kind < DecisionEntry::Kind::founding || entry.kind > DecisionEntry::Kind::decision) return std::nullopt;
+  if (entry.kind < DecisionEntry::Kind::founding || entry.kind > DecisionEntry::Kind::membership) return std::nullopt;
   const std::optional<Words> words = read_words(bytes, words_of(entry.kind, islands));
   if (!words) return std::nullopt;
   WordReader read(*words, islands);

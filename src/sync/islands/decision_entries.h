@@ -55,11 +55,12 @@ struct DecisionEntry {
   enum class Kind : uint64_t {
     founding = 1,
     proposal,  // of a leader that has all updates: counts if every member has voted for just that
-    decision
+    decision,
+    membership  // who leaves and joins from the step `round.step` on; written by a leader outside of rounds
   };
   Kind kind = Kind::decision;
-  RoundId round = {};           // proposal, decision
-  RoundDecision decision = {};  // proposal, decision
+  RoundId round = {};           // proposal, decision, membership
+  RoundDecision decision = {};  // proposal, decision; of a membership: `lost` and `joined`
   Founding founding = {};       // founding
   bool operator==(const DecisionEntry&) const = default;
 };

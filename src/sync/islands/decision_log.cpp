@@ -20,6 +20,9 @@
 // at a time. An island that comes back, by a new process or because it was left out, has a new incarnation and joins like a new one.
 // Votes and updates of an older incarnation do not count for it.
 //
+// Rules whose rounds are among a few islands (peers.h) decide no round together. There the leader writes memberships: who leaves and joins,
+// from a step on that no island has reached yet. Who takes part in the round of a step is a function of these entries.
+//
 // Time is only for progress. A leader that can be reached is not replaced, however long its steps take, unless members wait for it in a
 // round (suspect_leader).
 #include "sync/islands/decision_log.h"
@@ -41,6 +44,7 @@ namespace {
 using Kind = MessageTag::Kind;
 
 constexpr size_t kRoundsKept = 64;
+constexpr size_t kChangesKept = 32;  // of the membership
 constexpr size_t kEntriesKept = 64;  // of the log
 constexpr auto kTickEvery = std::chrono::milliseconds(5);
 constexpr auto kVoteAgainAfter = std::chrono::seconds(2);
@@ -73,7 +77,8 @@ DecisionLog::DecisionLog(IslandMessenger& messenger, Options options)
             options.first_members.empty() ? all_islands(messenger.size()) : options.first_members, messenger.now()),
       works_(static_cast<size_t>(messenger.size())),
       heard_(static_cast<size_t>(messenger.size())),
-      members_(static_cast<size_t>(messenger.size())) {
+      members_(static_cast<size_t>(messenger.size())),
+      members_before_changes_(members_.size()) {
   messenger_.on_message(Kind::raft, [this](const IslandMessenger::Arrived& message) { deliver(message); });
   messenger_.on_message(Kind::vote, [this](const IslandMessenger::Arrived& message) {
     auto said = decode_vote(message.body, members_.size());
@@ -202,30 +207,74 @@ void DecisionLog::set_entering() {
 
 void DecisionLog::set_founded(const Incarnations& members) {
   founding_ = Founding{.members = members, .needs_state = IslandSet(members.size())};
-  members_ = members;
+  members_ = members_before_changes_ = members;
   member_since_ = 1;
 }
 
-void DecisionLog::apply(const DecisionEntry& entry, uint64_t index) {
+void DecisionLog::MemberChange::apply(Incarnations& members) const {
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (lost[i] != 0 && lost[i] == members[i]) members[i] = 0;
+    if (joined[i] != 0) members[i] = joined[i];
+  }
+}
+
+Incarnations DecisionLog::members_at(int64_t step) const {
+  Incarnations members = members_before_changes_;
+  for (const MemberChange& change : changes_)
+    if (change.from <= step) change.apply(members);
+  return members;
+}
+
+std::optional<int64_t> DecisionLog::member_from() const {
+  const uint64_t mine = messenger_.incarnation(messenger_.me());
+  for (const MemberChange& change : changes_)
+    if (change.joined[static_cast<size_t>(messenger_.me())] == mine) return change.from;
+  return std::nullopt;
+}
+
+void DecisionLog::change_members(int64_t from, const RoundDecision& decision, uint64_t index) {
+  const Incarnations nobody(members_.size());
+  if (decision.lost == nobody && decision.joined == nobody) return;
   const auto me = static_cast<size_t>(messenger_.me());
   const uint64_t mine = messenger_.incarnation(messenger_.me());
-  if (entry.kind == DecisionEntry::Kind::founding) {
-    if (entry.founding.epoch <= epoch()) return;  // two leaders founded: the first counts
-    founding_ = entry.founding;
-    members_ = entry.founding.members;
-    if (members_[me] == mine) {
-      member_since_ = index;
-      removed_ = false;
-    } else if (member_since_ != 0) {
-      removed_ = true;  // this island was away while the others began anew
-    }
-    forgotten_before_ = {.epoch = founding_->epoch, .step = std::numeric_limits<int64_t>::min()};
-    std::erase_if(rounds_, [&](const auto& one) { return has_forgotten(one.first); });
-    std::erase_if(votes_, [&](const auto& one) { return has_forgotten(one.first); });
-    std::erase_if(own_votes_, [&](const auto& one) { return has_forgotten(one.first); });
-    return;
+  changes_.push_back({from, decision.lost, decision.joined});
+  changes_.back().apply(members_);
+  if (decision.lost[me] == mine) removed_ = true;
+  if (decision.joined[me] == mine) {
+    member_since_ = index;
+    removed_ = false;
   }
-  if (entry.round.epoch != epoch() || has_forgotten(entry.round)) return;
+  while (changes_.size() > kChangesKept) {
+    changes_.front().apply(members_before_changes_);
+    changes_.pop_front();
+    ++folded_changes_;
+  }
+}
+
+void DecisionLog::apply_founding(const Founding& founding, uint64_t index) {
+  if (founding.epoch <= epoch()) return;  // two leaders founded: the first counts
+  const auto me = static_cast<size_t>(messenger_.me());
+  founding_ = founding;
+  members_ = members_before_changes_ = founding.members;
+  changes_.clear();
+  folded_changes_ = 0;
+  if (members_[me] == messenger_.incarnation(messenger_.me())) {
+    member_since_ = index;
+    removed_ = false;
+  } else if (member_since_ != 0) {
+    removed_ = true;  // this island was away while the others began anew
+  }
+  forgotten_before_ = {.epoch = founding_->epoch, .step = std::numeric_limits<int64_t>::min()};
+  std::erase_if(rounds_, [&](const auto& one) { return has_forgotten(one.first); });
+  std::erase_if(votes_, [&](const auto& one) { return has_forgotten(one.first); });
+  std::erase_if(own_votes_, [&](const auto& one) { return has_forgotten(one.first); });
+}
+
+void DecisionLog::apply(const DecisionEntry& entry, uint64_t index) {
+  if (entry.kind == DecisionEntry::Kind::founding) return apply_founding(entry.founding, index);
+  if (entry.round.epoch != epoch()) return;
+  if (entry.kind == DecisionEntry::Kind::membership) return change_members(entry.round.step, entry.decision, index);
+  if (has_forgotten(entry.round)) return;
   Record& record = rounds_[entry.round];
   if (entry.kind == DecisionEntry::Kind::proposal) {
     if (!record.proposal && !record.decision) record.proposal = entry.decision;
@@ -234,15 +283,7 @@ void DecisionLog::apply(const DecisionEntry& entry, uint64_t index) {
   if (record.decision) return;  // the first one counts
   record.decision = entry.decision;
   own_votes_.erase(entry.round);
-  for (size_t i = 0; i < members_.size(); ++i) {
-    if (entry.decision.lost[i] != 0 && entry.decision.lost[i] == members_[i]) members_[i] = 0;
-    if (entry.decision.joined[i] != 0) members_[i] = entry.decision.joined[i];
-  }
-  if (entry.decision.lost[me] == mine) removed_ = true;
-  if (entry.decision.joined[me] == mine) {
-    member_since_ = index;
-    removed_ = false;
-  }
+  change_members(entry.round.step + 1, entry.decision, index);
   forget_old_rounds();
 }
 
@@ -263,9 +304,16 @@ void DecisionLog::install(const comm::Raft::Installed& installed) {
   rounds_.clear();
   applied_ = installed.index;
   founding_ = entries->front().founding;
-  members_ = founding_->members;
+  members_ = members_before_changes_ = founding_->members;
+  changes_.clear();
+  folded_changes_ = 0;
   for (const DecisionEntry& entry : *entries) {
     if (entry.kind == DecisionEntry::Kind::founding) continue;
+    if (entry.kind == DecisionEntry::Kind::membership) {
+      changes_.push_back({entry.round.step, entry.decision.lost, entry.decision.joined});
+      changes_.back().apply(members_);
+      continue;
+    }
     Record& record = rounds_[entry.round];
     (entry.kind == DecisionEntry::Kind::proposal ? record.proposal : record.decision) = entry.decision;
     own_votes_.erase(entry.round);
@@ -282,7 +330,12 @@ void DecisionLog::install(const comm::Raft::Installed& installed) {
 void DecisionLog::compact() {
   if (raft_.log_length() <= kEntriesKept || !founding_ || applied_ != raft_.committed()) return;
   std::vector<DecisionEntry> entries{{.kind = DecisionEntry::Kind::founding, .founding = *founding_}};
-  entries.front().founding.members = members_;
+  entries.front().founding.members = members_before_changes_;
+  const Incarnations nobody(members_.size());
+  for (const MemberChange& change : changes_)
+    entries.push_back({.kind = DecisionEntry::Kind::membership,
+                       .round = {.epoch = founding_->epoch, .step = change.from},
+                       .decision = {.included = nobody, .lost = change.lost, .joined = change.joined}});
   for (const auto& [round, record] : rounds_) {
     if (record.proposal) entries.push_back({.kind = DecisionEntry::Kind::proposal, .round = round, .decision = *record.proposal});
     if (record.decision) entries.push_back({.kind = DecisionEntry::Kind::decision, .round = round, .decision = *record.decision});

@@ -66,8 +66,13 @@ class DecisionLog {
   void set_founded(const Incarnations& members);
   const std::optional<Founding>& founding() const { return founding_; }  // the latest
   uint64_t epoch() const { return founding_ ? founding_->epoch : 0; }
-  const Incarnations& members() const { return members_; }  // by the newest decision
-  uint64_t applied() const { return applied_; }             // entries of the log
+  const Incarnations& members() const { return members_; }  // by the newest entry
+  // Who takes part in a round of this step among a few islands (peers.h). The same on all islands that have applied the same entries.
+  Incarnations members_at(int64_t step) const;
+  // The step from which this island is a member; nothing: that entry is no longer known, or there is none.
+  std::optional<int64_t> member_from() const;
+  uint64_t changes() const { return folded_changes_ + changes_.size(); }  // of the membership since the founding
+  uint64_t applied() const { return applied_; }                           // entries of the log
   // The entry by which this island became a member; 0: not known.
   uint64_t member_since() const { return member_since_; }
   // The others have decided to go on without this island.
@@ -102,6 +107,8 @@ class DecisionLog {
   void flush();
   void lead(Nanoseconds now);
   void apply(const DecisionEntry& entry, uint64_t index);
+  void apply_founding(const Founding& founding, uint64_t index);
+  void change_members(int64_t from, const RoundDecision& decision, uint64_t index);
   void install(const comm::Raft::Installed& installed);
   void compact();
   void forget_old_rounds();
@@ -128,6 +135,15 @@ class DecisionLog {
   RoundId forgotten_before_{};
   std::optional<Founding> founding_;
   Incarnations members_;
+  // The newest changes of the membership, in the order of the log, and the members before them.
+  struct MemberChange {
+    int64_t from = 0;  // step
+    Incarnations lost, joined;
+    void apply(Incarnations& members) const;
+  };
+  std::deque<MemberChange> changes_;
+  Incarnations members_before_changes_;
+  uint64_t folded_changes_ = 0;  // older ones
   uint64_t applied_ = 0, member_since_ = 0;
   bool removed_ = false, disk_failed_ = false;
 };

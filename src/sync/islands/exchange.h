@@ -22,9 +22,9 @@ struct FragmentMessage {
   int fragment = 0;
   const Compressor* compressor = nullptr;  // null: this island only expects the round's result
   int64_t step = 0;
-  int32_t part = 0;    // tells the rounds of one step apart
-  double weight = 1;   // of this island in the merge
-  double seconds = 0;  // that a step takes here; 0: unknown
+  int32_t part = 0;   // tells the rounds of one step apart
+  double weight = 1;  // of this island in the merge
+  double note = 0;    // a number that travels with the values: see Outcome
   bool wants_to_stop = false;
   bool admits = true;  // islands may join by this round; false: it is one of the last
 };
@@ -48,7 +48,7 @@ class PendingExchange {
     int included = 0;        // islands in the merge
     bool stop = false;       // some island was asked to stop
     RoundEnding ending = RoundEnding::decided;
-    double fastest = 0;  // seconds of a step on the fastest island; 0: unknown
+    double note = 0, least_note = 0;  // the mean of the islands' notes; the least one above 0, or 0
   };
   const Outcome& outcome() const { return outcome_; }
 
@@ -63,8 +63,9 @@ struct FragmentRows {
   std::vector<int64_t> own_elements;  // ...and how many elements
   at::Tensor anchor, momentum;        // of these shards, one after the other
 };
-// Updates anchor and momentum in place with the merged gradient of a round.
-using OuterStep = std::function<void(const at::Tensor& anchor, const at::Tensor& momentum, const at::Tensor& gradient, int64_t step)>;
+// Updates anchor and momentum in place with the merged gradient of a round. `numbers`: those of the sponsor after that round.
+using OuterStep = std::function<void(const at::Tensor& anchor, const at::Tensor& momentum, const at::Tensor& gradient, int64_t step,
+                                     const at::Tensor& numbers)>;
 
 // Exchanges fragments between islands. In one world each rank exchanges with the ranks that hold the same shard on other islands. Between
 // remote islands (remote_exchange.cpp) the first rank of an island gathers full fragments and exchanges for all; then every function is
@@ -101,11 +102,18 @@ class IslandExchange {
   // The rule has applied the result of this exchange, after step `now`.
   virtual void on_applied(PendingExchange& /*exchange*/, int64_t /*now*/) {}
   virtual void poll() {}  // notices islands that come and go; does not wait
+  // The norm of a vector like the model, of which `mine` is this rank's shard: fp64, identical bits on all islands that have one model.
+  virtual double norm(const at::Tensor& mine) = 0;
+  // The mean over islands of a few numbers (fp32, on the host), identical on all ranks. Undefined: there is no result. It waits.
+  virtual at::Tensor mean_of_numbers(const at::Tensor& values, int64_t step, int32_t part) = 0;
   // What this island waits for, for people.
   virtual std::string waiting_for() const { return "the other islands"; }
   // Whether an island may leave without asking the others to stop.
   virtual bool may_leave() const { return false; }
 };
+
+// In fp64. On the CPU the bits depend on the values alone, not on threads or vector units.
+double sum_of_squares(const at::Tensor& values);
 
 struct ExchangeParts {
   const SyncOptions& options;
@@ -113,6 +121,7 @@ struct ExchangeParts {
   const MergeRule& rule;
   std::vector<FragmentRows> rows;  // by fragment
   OuterStep outer_step;
+  at::Tensor numbers = {};  // fp64, on the host: belong to the model and travel with it to islands that join; undefined: none
 };
 std::unique_ptr<IslandExchange> make_exchange(ExchangeParts parts);         // by Replica::remote_islands
 std::unique_ptr<IslandExchange> make_remote_exchange(ExchangeParts parts);  // remote_exchange.cpp

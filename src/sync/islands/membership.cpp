@@ -17,6 +17,8 @@
 //
 //   at the end An island that has ended waits for the others. One that comes now gets the final state.
 //
+// Where rounds are among a few islands (peers.h) no round decides who joins: membership_peers.cpp.
+//
 // If the sponsor is lost the newcomer starts over, with a new incarnation. An island that the others went on without (a decision in the log
 // says so, or another island does) comes back in the same way: it gives up its own steps since the last round.
 #include "sync/islands/membership.h"
@@ -57,6 +59,7 @@ uint64_t checksum_of(const IslandMembership::State& state) {
   uint64_t sum = 0;
   for (const auto* rows : {&state.anchors, &state.momenta})
     for (const at::Tensor& row : *rows) sum = sum * 0x9e3779b97f4a7c15 + base::checksum(bytes_of(row));
+  if (state.numbers.defined()) sum = sum * 0x9e3779b97f4a7c15 + base::checksum(membership::bytes_of_numbers(state.numbers));
   return sum;
 }
 
@@ -71,12 +74,16 @@ IslandMembership::IslandMembership(Parts parts)
       steps_(parts.steps),
       outer_step_(std::move(parts.outer_step)),
       any_length_(parts.any_length),
+      peer_round_steps_(parts.peer_round_steps),
       founders_limit_(parts.founders_limit),
       return_limit_(parts.return_limit),
       answer_limit_(parts.answer_limit),
       known_(static_cast<size_t>(parts.messenger.size())),
       said_to_(known_.size()),
       state_step_{std::vector<int64_t>(known_.size(), -1), std::vector<int64_t>(known_.size(), -1)},
+      state_is_final_(known_.size()),
+      ready_(known_.size()),
+      unanswered_since_(known_.size(), kLongAgo),
       join_requests_(known_.size()),
       sponsored_(known_.size()),
       forwards_sent_(known_.size()) {
@@ -105,20 +112,28 @@ void IslandMembership::listen() {
   });
   messenger_.on_message(Kind::state_sent, [this, place](const Arrived& message) {
     state_step_[message.tag.part == static_cast<int32_t>(StateFor::joiner) ? 1 : 0][place(message)] = message.tag.step;
+    state_is_final_[place(message)] = known_[place(message)].status.phase == Phase::ended;
   });
   messenger_.on_message(Kind::ready, [this, place](const Arrived& message) {
+    ready_[place(message)] = message.incarnation;
+    if (peer_round_steps_ > 0) return;
     if (sponsored_[place(message)] == message.incarnation && quorum_.members()[place(message)] != message.incarnation)
       quorum_.propose(message.from, message.incarnation);
   });
   messenger_.on_message(Kind::round_result, [this](const Arrived& message) {
     ForwardedHeader head;
-    if (message.from != sponsor_ || message.incarnation != sponsor_incarnation_ ||
-        message.body.size() != sizeof head + known_.size() * sizeof(uint64_t))
+    const size_t fixed = sizeof head + known_.size() * sizeof(uint64_t);
+    if (message.from != sponsor_ || message.incarnation != sponsor_incarnation_ || message.body.size() < fixed ||
+        (message.body.size() - fixed) % sizeof(double) != 0)
       return;
     std::memcpy(&head, message.body.data(), sizeof head);
     if (head.number != ++forwards_received_) misses_round_ = true;
     ForwardedRound round{message.tag.step, message.tag.part, head.now, head.defined != 0, head.applied, Incarnations(known_.size())};
     std::memcpy(round.members.data(), message.body.data() + sizeof head, known_.size() * sizeof(uint64_t));
+    if (const std::span numbers = message.body.subspan(fixed); !numbers.empty()) {
+      round.numbers = at::empty({static_cast<int64_t>(numbers.size() / sizeof(double))}, at::kDouble);
+      std::memcpy(round.numbers.mutable_data_ptr<double>(), numbers.data(), numbers.size());
+    }
     forwarded_.push_back(std::move(round));
   });
 }
@@ -157,8 +172,12 @@ void IslandMembership::ask_all() {
   const Nanoseconds now = messenger_.now();
   if (now - asked_ < kAskAgainAfter) return;
   asked_ = now;
-  for (int island = 0; island < messenger_.size(); ++island)
-    if (island != messenger_.me() && !messenger_.lost(island)) say(island, true);
+  for (int island = 0; island < messenger_.size(); ++island) {
+    if (island == messenger_.me() || messenger_.lost(island)) continue;
+    Nanoseconds& since = unanswered_since_[static_cast<size_t>(island)];
+    if (messenger_.heard_at(island) >= since) since = now;
+    say(island, true);
+  }
 }
 
 void IslandMembership::ask_whether_removed() { ask_all(); }
@@ -319,8 +338,11 @@ Founding IslandMembership::make_founding(const IslandSet& waiting) const {
   ++founding.epoch;
   founding.source = source;
   founding.step = best.step;
+  // Where islands average among a few, each has a model of its own. Only those that are behind take another one's; all begin with one
+  // model.
+  const bool one_model = peer_round_steps_ == 0 || best.step == 0;
   for (size_t i = 0; i < known_.size(); ++i)
-    founding.needs_state[i] = waiting[i] && (status(i).step != best.step || status(i).checksum != best.checksum);
+    founding.needs_state[i] = waiting[i] && (status(i).step != best.step || (one_model && status(i).checksum != best.checksum));
   return founding;
 }
 

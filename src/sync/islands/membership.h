@@ -27,8 +27,9 @@ class IslandMembership {
   // The global model and its outer momentum: full fragments, fp32, on the host.
   struct State {
     std::vector<at::Tensor> anchors, momenta;
-    uint64_t epoch = 0;  // of the founding that it goes back to
-    bool apart = false;  // this island has trained alone since
+    uint64_t epoch = 0;       // of the founding that it goes back to
+    bool apart = false;       // this island has trained alone since
+    at::Tensor numbers = {};  // fp64; undefined: none
   };
   struct Parts {
     IslandMessenger& messenger;
@@ -37,7 +38,8 @@ class IslandMembership {
     int founders = 1;   // islands that start the run together
     int64_t steps = 0;  // of the run; 0: not known
     OuterStep outer_step = {};
-    bool any_length = false;  // rows of the state and merged updates may have any length, not only that of this island's rows
+    bool any_length = false;       // rows of the state and merged updates may have any length, not only that of this island's rows
+    int64_t peer_round_steps = 0;  // steps between two rounds among a few islands; 0: rounds are among all, and decide who joins
     std::chrono::nanoseconds founders_limit = std::chrono::minutes(30);  // for enough islands to arrive
     std::chrono::nanoseconds return_limit = std::chrono::minutes(5);     // for an island that comes back to find the others
     // An island that can be reached but sends nothing for this long, not even an answer, is waited for no longer.
@@ -61,14 +63,25 @@ class IslandMembership {
   bool has_join_requests() const;
   // Sends the state after step `now` to the islands that asked for it and becomes their sponsor.
   void send_state_to_joiners(int64_t now, const State& state);
-  // As a sponsor: forwards the merged gradient of a round (undefined: it failed), applied after step `now`, to joining islands that are not
-  // among its members.
-  void forward_round(const Incarnations& members, int64_t step, int32_t part, int64_t now, const at::Tensor& gradient);
+  // A round as its sponsor forwards it.
+  struct AppliedRound {
+    int64_t step = 0;
+    int32_t part = 0;
+    int64_t now = 0;      // the step after which it was applied
+    at::Tensor gradient;  // merged; undefined: the round failed
+    at::Tensor numbers;   // after it; undefined: the state has none
+  };
+  // As a sponsor: forwards a round to joining islands that are not among its members.
+  void forward_round(const Incarnations& members, const AppliedRound& round);
   // As a joining island: whether the sponsor has forwarded this round, and its merged gradient.
   bool has_forwarded_round(int64_t step, int32_t part);
   // `elements`: -1 for any number.
   at::Tensor take_forwarded_round(int64_t step, int32_t part, int64_t elements);
   bool is_sponsor_gone() const;
+
+  // Rounds among a few islands (peers.h), after a round of step `now`: asks the members whether they are there. The leader writes into the
+  // log which islands leave, and which of those that are ready join. Does not wait.
+  void keep_members(int64_t now);
 
  private:
   enum class Phase : int32_t { none, waits, works, ended };
@@ -97,6 +110,7 @@ class IslandMembership {
     bool defined = false;
     uint64_t applied = 0;  // entries of the log on the sponsor
     Incarnations members;  // after the round
+    at::Tensor numbers = {};
   };
 
   void listen();
@@ -122,6 +136,8 @@ class IslandMembership {
   static MessageTag state_tag(StateFor use, int64_t step, size_t fragment, int32_t row);
   void send_state(int island, StateFor use, const State& state, int64_t now);
   bool receive_state(int from, uint64_t incarnation, StateFor use, State& state);
+  std::optional<IslandExchange::StartPoint> join_peers(State& own, State& state, int64_t sent);
+  bool is_silent(int island) const;
   at::Tensor receive_row(int from, const MessageTag& tag, int64_t elements);
   bool wait_briefly(const std::function<bool()>& done);
   bool is_gone(int island, uint64_t incarnation) const;
@@ -135,20 +151,24 @@ class IslandMembership {
   const int64_t steps_;
   OuterStep outer_step_;
   const bool any_length_;
+  const int64_t peer_round_steps_;
   const std::chrono::nanoseconds founders_limit_, return_limit_, answer_limit_;
   Status mine_;
-  std::vector<Known> known_;                        // by island
-  std::vector<uint64_t> said_to_;                   // by island: the incarnation that has this island's status
-  std::array<std::vector<int64_t>, 2> state_step_;  // by use and island: the step of the state that it has sent here; -1: none
-  Incarnations join_requests_, sponsored_;          // joining islands that ask for the state, and that have it
-  std::vector<int64_t> forwards_sent_;              // by island: rounds that were forwarded to it since it got the state
+  std::vector<Known> known_;                                // by island
+  std::vector<uint64_t> said_to_;                           // by island: the incarnation that has this island's status
+  std::array<std::vector<int64_t>, 2> state_step_;          // by use and island: the step of the state that it has sent here; -1: none
+  IslandSet state_is_final_;                                // by island: it had ended when it sent that
+  Incarnations ready_;                                      // islands that have a state and ask to join rounds among a few
+  std::vector<std::chrono::nanoseconds> unanswered_since_;  // by island: the first question since it was last heard
+  Incarnations join_requests_, sponsored_;                  // joining islands that ask for the state, and that have it
+  std::vector<int64_t> forwards_sent_;                      // by island: rounds that were forwarded to it since it got the state
   int64_t forwards_received_ = 0;
   bool misses_round_ = false;  // one that the sponsor forwarded did not arrive
   bool took_state_ = false;    // of the sponsor
   int sponsor_ = -1;           // of this island, while it joins
   uint64_t sponsor_incarnation_ = 0;
   uint64_t entered_epoch_ = 0;  // this island has gone through that founding
-  std::chrono::nanoseconds asked_{kLongAgo}, ticked_{kLongAgo};
+  std::chrono::nanoseconds asked_{kLongAgo}, ticked_{kLongAgo}, kept_members_{kLongAgo};
   std::function<bool()> tick_;
   bool ended_by_tick_ = false;
   std::deque<ForwardedRound> forwarded_;  // by the sponsor

@@ -31,7 +31,12 @@ inline std::span<const std::byte> bytes_of(const at::Tensor& row) {
   return std::as_bytes(std::span(row.const_data_ptr<float>(), static_cast<size_t>(row.numel())));
 }
 
-// Before the members after a round, one number per island.
+inline std::span<const std::byte> bytes_of_numbers(const at::Tensor& numbers) {
+  if (!numbers.defined()) return {};
+  return std::as_bytes(std::span(numbers.const_data_ptr<double>(), static_cast<size_t>(numbers.numel())));
+}
+
+// Before the members after a round, one number per island, and the numbers of the rule.
 struct ForwardedHeader {
   int64_t now = 0;
   int64_t defined = 0;

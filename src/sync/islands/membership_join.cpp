@@ -38,6 +38,9 @@ void IslandMembership::send_state(int island, StateFor use, const State& state, 
     messenger_.send(island, state_tag(use, now, f, 0), bytes_of(state.anchors[f]), comm::Purpose::state);
     messenger_.send(island, state_tag(use, now, f, 1), bytes_of(state.momenta[f]), comm::Purpose::state);
   }
+  if (state.numbers.defined())
+    messenger_.send(island, state_tag(use, now, state.anchors.size(), 0), membership::bytes_of_numbers(state.numbers),
+                    comm::Purpose::state);
   // Arrives last: the state is complete then.
   messenger_.send(island, {Kind::state_sent, now, static_cast<int32_t>(use)}, {}, comm::Purpose::control);
 }
@@ -66,6 +69,14 @@ bool IslandMembership::receive_state(int from, uint64_t incarnation, StateFor us
   for (size_t f = 0; f < state.anchors.size(); ++f) {
     state.anchors[f] = receive_row(from, state_tag(use, step, f, 0), length(state.anchors[f]));
     state.momenta[f] = receive_row(from, state_tag(use, step, f, 1), length(state.momenta[f]));
+  }
+  if (state.numbers.defined()) {
+    const MessageTag tag = state_tag(use, step, state.anchors.size(), 0);
+    const std::vector<std::byte>* body = messenger_.find(from, tag);
+    if (!body || body->size() != membership::bytes_of_numbers(state.numbers).size()) return false;
+    state.numbers = state.numbers.clone();
+    std::memcpy(state.numbers.mutable_data_ptr<double>(), body->data(), body->size());
+    messenger_.take(from, tag);
   }
   step = -1;
   return true;
@@ -102,6 +113,7 @@ std::optional<StartPoint> IslandMembership::join(int sponsor, State& own) {
   uint64_t applied = 0;  // entries of the log that say that this island takes part
   took_state_ = true;
   if (!receive_state(sponsor, sponsor_incarnation_, StateFor::joiner, state)) return std::nullopt;
+  if (peer_round_steps_ > 0) return join_peers(own, state, start_point.step);
   messenger_.send(sponsor, {Kind::ready, 0, 0}, {}, comm::Purpose::control);
   Nanoseconds in_time = messenger_.now();  // the last time at which the sponsor did not count on this island yet
   while (true) {
@@ -121,7 +133,8 @@ std::optional<StartPoint> IslandMembership::join(int sponsor, State& own) {
     const ForwardedRound round = forwarded_.front();
     const size_t f = static_cast<size_t>(round.part) % state.anchors.size();
     const at::Tensor gradient = take_forwarded_round(round.step, round.part, any_length_ ? -1 : state.anchors[f].numel());
-    if (gradient.defined()) outer_step_(state.anchors[f], state.momenta[f], gradient, round.step);
+    if (gradient.defined()) outer_step_(state.anchors[f], state.momenta[f], gradient, round.step, round.numbers);
+    if (round.numbers.defined() && state.numbers.defined() && round.numbers.numel() == state.numbers.numel()) state.numbers = round.numbers;
     start_point.step = round.now;
     applied = round.applied;
     start_point.joined = round.members[me] == messenger_.incarnation(messenger_.me());
@@ -154,19 +167,21 @@ void IslandMembership::send_state_to_joiners(int64_t now, const State& state) {
   }
 }
 
-void IslandMembership::forward_round(const Incarnations& members, int64_t step, int32_t part, int64_t now, const at::Tensor& gradient) {
-  const auto after = std::as_bytes(std::span(quorum_.members()));
+void IslandMembership::forward_round(const Incarnations& members, const AppliedRound& round) {
+  const auto after = std::as_bytes(std::span(quorum_.members())), numbers = membership::bytes_of_numbers(round.numbers);
   for (size_t i = 0; i < sponsored_.size(); ++i) {
     if (sponsored_[i] == 0 || members[i] == sponsored_[i]) continue;
     if (messenger_.incarnation(static_cast<int>(i)) != sponsored_[i]) {  // it has started over
       sponsored_[i] = 0;
       continue;
     }
-    std::vector<std::byte> body = bytes_of(ForwardedHeader{now, gradient.defined() ? 1 : 0, ++forwards_sent_[i], decisions_.applied()});
+    std::vector<std::byte> body =
+        bytes_of(ForwardedHeader{round.now, round.gradient.defined() ? 1 : 0, ++forwards_sent_[i], decisions_.applied()});
     body.insert(body.end(), after.begin(), after.end());
-    if (gradient.defined())
-      messenger_.send(static_cast<int>(i), {Kind::merged_update, step, part}, bytes_of(gradient), comm::Purpose::state);
-    messenger_.send(static_cast<int>(i), {Kind::round_result, step, part}, body, comm::Purpose::control);
+    body.insert(body.end(), numbers.begin(), numbers.end());
+    if (round.gradient.defined())
+      messenger_.send(static_cast<int>(i), {Kind::merged_update, round.step, round.part}, bytes_of(round.gradient), comm::Purpose::state);
+    messenger_.send(static_cast<int>(i), {Kind::round_result, round.step, round.part}, body, comm::Purpose::control);
   }
 }
 

@@ -40,7 +40,10 @@ struct MessageTag {
     round_result,
     // Messages that count and did not arrive (one_byte/message_rounds.cpp).
     want_copy,
-    copy
+    copy,
+    // Whether an island takes part in the reader's round among a few, and that it does not (peers.h).
+    round_query,
+    round_declined
   };
   Kind kind = Kind::update;
   int64_t step = 0;

@@ -63,6 +63,8 @@ class Quorum {
   DecisionLog& decisions() { return decisions_; }
   std::chrono::nanoseconds timeout() const { return options_.timeout; }
   void set_members(Incarnations members, uint64_t epoch);
+  // Members by the newest entry of the log, for rules whose rounds do not change them (peers.h).
+  void follow_log() { members_ = decisions_.members(); }
   // Proposes an island as a new member.
   void propose(int island, uint64_t incarnation) { proposed_[static_cast<size_t>(island)] = incarnation; }
 
@@ -112,6 +114,8 @@ class Quorum {
   bool wait(const std::function<bool()>& done, std::chrono::nanoseconds until);
   // What this island waits for, for people: "islands 1, 3".
   std::string waiting_for() const;
+  // Whether this island was asked to stop some seconds ago, and must wait no longer.
+  bool must_stop();
   // Applies a decision to the membership. All islands conclude all rounds in one order.
   void conclude(const Round& round);
   // The update of an island in a round; null: not here.
@@ -120,8 +124,6 @@ class Quorum {
   void close(int64_t step);
 
  private:
-  bool must_stop();
-
   IslandMessenger& messenger_;
   const QuorumOptions options_;
   DecisionLog decisions_;

@@ -132,6 +132,7 @@ RemoteIslandHost::RemoteIslandHost(Job& job, comm::World& world, const RemoteIsl
   const RemoteIslandOptions& o = job.config.settings.remote;
   if (world.size() > 1) full_parameters_ = std::make_unique<JobParameterGather>(job);
   remote_.full_parameters = full_parameters_.get();
+  remote_.count = static_cast<int>(o.count);
   remote_.founders = founders_of(o);
   if (world.rank() != 0) return;
   const comm::RendezvousEndpoint place = listening_endpoint(o);

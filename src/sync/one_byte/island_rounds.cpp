@@ -82,7 +82,7 @@ struct RoundsFirstRank {
                     .steps = replica.steps,
                     // A round that a sponsor forwards is one more record.
                     .outer_step =
-                        [](const at::Tensor& records, const at::Tensor&, const at::Tensor& record, int64_t) {
+                        [](const at::Tensor& records, const at::Tensor&, const at::Tensor& record, int64_t, const at::Tensor&) {
                           const int64_t before = records.numel();
                           records.resize_({before + record.numel()});
                           records.narrow(0, before, record.numel()).copy_(record);
@@ -164,7 +164,7 @@ class IslandRounds final : public Sync, public MessageRounds {
   void applied(int64_t step, std::span<const std::byte> record) override {
     if (!first_rank_) return;
     first_rank_->membership.poll();
-    first_rank_->membership.forward_round(members_of_round_, step, 0, step, pack_bytes(record));
+    first_rank_->membership.forward_round(members_of_round_, {.step = step, .now = step, .gradient = pack_bytes(record), .numbers = {}});
     if (first_rank_->membership.has_join_requests()) first_rank_->membership.send_state_to_joiners(step, state());
     first_rank_->quorum.close(step);
   }

@@ -139,6 +139,7 @@ class Islands {
                                .founders = founders_};
     SyncOptions rule_options{.kind = "one_byte"};
     rule_options.exchange.timeout_s = one.timeout_s;
+    rule_options.exchange.minority_timeout_s = 20;  // the island that is late may lead, and then another one is elected
     const std::unique_ptr<Sync> rule = make_sync(rule_options, {.replica_group = world.alone(),
                                                                 .model_group = world.alone(),
                                                                 .parameters = {},
@@ -247,9 +248,9 @@ TEST(OneByteRounds, AMessageThatCountsAndDidNotArriveIsAskedForFromAnother) {
 
 TEST(OneByteRounds, AnIslandThatMissesThreeRoundsIsOutAndComesBack) {
   Islands islands(3, 3);
-  islands.start({.number = 0, .timeout_s = 0.15});
-  islands.start({.number = 1, .timeout_s = 0.15});
-  islands.start({.number = 2, .timeout_s = 0.15, .before = [&](int64_t step) {
+  islands.start({.number = 0, .timeout_s = 0.3});
+  islands.start({.number = 1, .timeout_s = 0.3});
+  islands.start({.number = 2, .timeout_s = 0.3, .before = [&](int64_t step) {
                    if (step == 3) islands.wait_for(0, 7);
                    if (step > 5) islands.end_after(step + 10);
                    return true;

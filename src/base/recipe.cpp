@@ -61,6 +61,15 @@ std::optional<Setting> converted(const Setting& given, const Setting& wanted) {
   return std::nullopt;
 }
 
+// The old word for a boolean, of a key that was one and has words now.
+std::optional<Setting> boolean_word(const Setting& given, const Entry& entry) {
+  const auto* flag = std::get_if<bool>(&given);
+  if (flag == nullptr) return std::nullopt;
+  for (const auto& [old, word] : entry.renamed_words)
+    if (old == (*flag ? "true" : "false")) return Setting(old);
+  return std::nullopt;
+}
+
 void check_value(const std::string& key, const Setting& value, const Check& check, const std::string& origin) {
   const auto* number = std::get_if<double>(&value);
   if (number && std::isinf(*number)) fail_input("{} = {}: must be a finite number ({})", key, to_toml(value), origin);
@@ -263,6 +272,7 @@ std::vector<Setting> Recipe::resolve(const Section& section, std::vector<Setting
         fail_input("{} is {}: must be {} ({})", key, given->unsupported_type, with_article(type_name(entry.default_value)), origin);
       std::optional<Setting> value = converted(given->value, entry.default_value);
       if (!value && !given->text.empty() && std::holds_alternative<std::string>(entry.default_value)) value = given->text;
+      if (!value) value = boolean_word(given->value, entry);
       if (!value) fail_input("{} = {}: must be {} ({})", key, to_toml(given->value), with_article(type_name(entry.default_value)), origin);
       defaults[i] = std::move(*value);
       for (const auto& [old, word] : entry.renamed_words)
@@ -327,7 +337,7 @@ std::vector<std::string> Recipe::hints(const std::vector<Section>& known) const 
         const auto at = given_.find(join(section.name, name));
         if (at == given_.end()) continue;
         for (const auto& [old, word] : entry.renamed_words)
-          if (at->second.value == Setting(old))
+          if (at->second.value == Setting(old) || boolean_word(at->second.value, entry) == Setting(old))
             add(fmt::format("{}: {} = \"{}\" is now \"{}\"; the old word still works", at->second.origin, at->first, old, word));
       }
     }

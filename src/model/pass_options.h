@@ -6,6 +6,13 @@ namespace cairn::model {
 
 class Fp8LinearLayers;
 
+// memory.partition_activations: how ranks along tp keep the inputs of recomputed blocks.
+//   automatic  as the residual stream lies between blocks, which sends nothing: in parts with sequence parallelism, whole where the wiring
+//              replicates the stream (ladder, parallel)
+//   on         each rank keeps its part (ZeRO-R's partitioned activations); a replicated value is gathered before recomputation
+//   off        each rank keeps all of it; a value in parts is gathered in forward
+enum class PartitionActivations { automatic, on, off };
+
 // How the passes of a run are computed: the same for every pass, decided once when the run is built. The trainer holds one by value; a
 // pass and the calls of its blocks refer to it.
 struct PassOptions {
@@ -22,7 +29,7 @@ struct PassOptions {
   bool recompute_stage = false;       // a whole pipeline stage is recomputed at once
   bool recompute_last = true;         // the last micro-batch of a step is recomputed too
   bool recompute_all_ahead = false;   // a recompute action (parallel/schedule.h) recomputes all blocks of its stage; else the last one
-  bool partition_activations = true;  // each rank along tp keeps its part of what recomputation reads; else all of it
+  PartitionActivations partition_activations = PartitionActivations::automatic;
   bool scatter_boundaries = true;     // each rank along tp sends its part of what goes between pipeline stages; else all of it
   int prefetch_blocks = 1;            // so many blocks ahead of their use, sharded weights are gathered (ZeRO 3)
 };

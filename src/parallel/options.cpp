@@ -44,8 +44,10 @@ base::Schema<MemoryOptions> memory_schema() {
             "With zero 2 or 3 and gradient accumulation: gradients accumulate unsharded and are reduce-scattered once a step, rather than "
             "once for each micro-batch."},
            {"partition_activations", &O::partition_activations,
-            "With mesh.tp above 1 and activation recomputation: each rank along tp keeps its part of the inputs of recomputed blocks "
-            "(ZeRO-R). false: each keeps all of them. Results are the same."},
+            "With mesh.tp above 1 and activation recomputation, how ranks along tp keep the inputs of recomputed blocks: on: each its "
+            "part (ZeRO-R); off: each all of them; auto: as the residual stream lies anyway, which sends nothing more: in parts, or whole "
+            "where model.residual replicates it (ladder, parallel). Results are the same.",
+            kPartitionActivationsNames},
            {"prefetch_blocks", &O::prefetch_blocks,
             "With zero 3: how many blocks ahead of their use parameters are gathered. 0: when a block needs them.", base::between(0, 16)}}};
 }

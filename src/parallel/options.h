@@ -27,7 +27,7 @@ base::Schema<MeshOptions> mesh_schema();
 struct MemoryOptions {
   int64_t zero = -1;  // ZeRO stage (plan.h); -1: 3 where mesh.shard is above 1, else 0
   bool accumulate_unsharded = true;
-  bool partition_activations = true;
+  model::PartitionActivations partition_activations = model::PartitionActivations::automatic;
   int64_t prefetch_blocks = 1;
 };
 base::Schema<MemoryOptions> memory_schema();

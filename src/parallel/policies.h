@@ -2,6 +2,7 @@
 #pragma once
 #include "base/enum_names.h"
 #include "model/context/attention.h"
+#include "model/pass_options.h"
 
 namespace cairn::parallel {
 
@@ -31,6 +32,12 @@ inline constexpr base::EnumName<RecomputeMode> kRecomputeModeNames[] = {{Recompu
                                                                         {RecomputeMode::selective, "selective"},
                                                                         {RecomputeMode::stage, "stage"},
                                                                         {RecomputeMode::budget, "budget"}};
+
+// memory.partition_activations. It was a boolean.
+inline constexpr base::EnumName<model::PartitionActivations> kPartitionActivationsNames[] = {
+    {model::PartitionActivations::automatic, "auto"},
+    {model::PartitionActivations::on, "on", "true"},
+    {model::PartitionActivations::off, "off", "false"}};
 
 // recompute.inputs: where the inputs of recomputed blocks wait until backward needs them (host: activation offload).
 enum class RecomputeInputs { device, host };

@@ -124,12 +124,12 @@ void StageRun::save_inputs(size_t i, model::Values& from) {
     if (!local_.batch().fields.contains(name)) inputs_[i].emplace(name, from.in_flight(name));
 }
 
-// Keeps this rank's part of the inputs of a block, or all of them (PassOptions::partition_activations). Comes one block later, when a value
-// that was in flight has arrived.
+// Keeps this rank's part of the inputs of a block, or all of them (PartitionActivations). Comes one block later, when a value that was in
+// flight has arrived.
 void StageRun::convert_inputs(size_t i) {
   if (inputs_[i].empty()) return;
   for (auto& [name, kept] : inputs_[i])
-    kept.convert(parts_, parts_.form(name, pass_.options.partition_activations), tokens(), block(i).card().name);
+    kept.convert(parts_, parts_.kept_form(name, pass_.options.partition_activations), tokens(), block(i).card().name);
   book(i);
 }
 
@@ -216,7 +216,7 @@ void StageRun::forward() {
       for (const std::string& name : block(i).card().reads)
         if (!made.contains(name) && !stage_inputs_.contains(name) && !local_.batch().fields.contains(name))
           stage_inputs_.emplace(name, values_.value(name))
-              .first->second.convert(parts_, parts_.form(name, pass_.options.partition_activations), tokens(), name);
+              .first->second.convert(parts_, parts_.kept_form(name, pass_.options.partition_activations), tokens(), name);
       made.insert(block(i).card().writes.begin(), block(i).card().writes.end());
     }
     int64_t bytes = 0;

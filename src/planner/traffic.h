@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "comm/label.h"
+#include "model/pass_options.h"
 #include "parallel/plan.h"
 
 namespace cairn::model {
@@ -28,7 +29,8 @@ struct StepRules {
   bool recompute_stage = false;
   bool recompute_last = true;                                    // also in the last micro-batch of a step
   bool accumulate_unsharded = true;                              // see parallel::ParameterStore
-  bool partition_activations = true, scatter_boundaries = true;  // see model::PassOptions
+  model::PartitionActivations partition_activations = model::PartitionActivations::automatic;
+  bool scatter_boundaries = true;  // see model::PassOptions
   int64_t prefetch_blocks = 1;
   bool whole_parameters = false;    // see parallel::ParameterStore
   int64_t bucket_bytes = 1 << 20;   // of gradients that are one message

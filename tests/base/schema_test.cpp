@@ -112,6 +112,18 @@ TEST(EnumNames, GiveAHintForAnOldWordOfARecipe) {
   EXPECT_EQ(recipe.resolved_toml(), "[island]\nspeed = \"equal\"  # r.toml:2\n");
 }
 
+TEST(EnumNames, ReadBooleansOfAKeyThatWasOne) {
+  static constexpr EnumName<Speed> kWords[] = {{Speed::equal, "on", "true"}, {Speed::own, "own"}};
+  const Schema<SpeedOptions> schema("island", "", {{"speed", &SpeedOptions::speed, "", kWords}});
+  Recipe recipe = Recipe::parse("[island]\nspeed = true\n", "r.toml");
+  EXPECT_EQ(recipe.read(schema).speed, Speed::equal);
+  EXPECT_EQ(recipe.hints({schema.section()}),
+            std::vector<std::string>{"r.toml:2: island.speed = \"true\" is now \"on\"; the old word still works"});
+  EXPECT_EQ(recipe.resolved_toml(), "[island]\nspeed = \"on\"  # r.toml:2\n");
+  Recipe other = Recipe::parse("[island]\nspeed = false\n", "r.toml");
+  EXPECT_EQ(message_of([&] { other.read(schema); }), "island.speed = false: must be a string (r.toml:2)");
+}
+
 TEST(Schema, RefusesAnOldWordThatIsInUse) {
   static constexpr EnumName<Speed> kClash[] = {{Speed::equal, "equal", "own"}, {Speed::own, "own"}};
   EXPECT_NE(message_of([] {

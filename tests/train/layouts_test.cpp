@@ -107,10 +107,11 @@ class Switches : public testing::TestWithParam<LayoutCase> {};
 
 TEST_P(Switches, AreBitwiseIdentical) {
   LayoutCase off = GetParam();
-  off.sets.insert(off.sets.end(), {"recompute.overlap=none", "memory.partition_activations=false", "pipeline.scatter_boundaries=false",
+  off.sets.insert(off.sets.end(), {"recompute.overlap=none", "memory.partition_activations=off", "pipeline.scatter_boundaries=false",
                                    "memory.prefetch_blocks=0", "pipeline.reduce=early"});
   const LayoutTrace expected = recorded(off);
-  std::vector<std::vector<std::string>> on{{}, {"recompute.overlap=all", "pipeline.reduce=stage", "memory.prefetch_blocks=2"}};
+  std::vector<std::vector<std::string>> on{
+      {}, {"recompute.overlap=all", "pipeline.reduce=stage", "memory.prefetch_blocks=2", "memory.partition_activations=on"}};
   for (const std::vector<std::string>& sets : on) {
     LayoutCase c = GetParam();
     c.sets.insert(c.sets.end(), sets.begin(), sets.end());

@@ -24,6 +24,10 @@ StreamForm StreamParts::form(const std::string& value, bool in_parts) const {
   return sharded == in_parts ? StreamForm::same : sharded ? StreamForm::whole : StreamForm::part;
 }
 
+StreamForm StreamParts::kept_form(const std::string& value, model::PartitionActivations rule) const {
+  return rule == model::PartitionActivations::automatic ? StreamForm::same : form(value, rule == model::PartitionActivations::on);
+}
+
 int64_t StreamParts::part_elements(int64_t elements) const { return tp_part(*tp_, elements).length(); }
 
 at::Tensor StreamParts::to_form(const at::Tensor& value, StreamForm form, int64_t tokens, std::string_view what) const {

@@ -13,6 +13,7 @@
 
 #include "mesh/axes.h"
 #include "model/card.h"
+#include "model/pass_options.h"
 
 namespace cairn::comm {
 class Group;
@@ -37,6 +38,8 @@ class StreamParts {
 
   // The form in which a value is in parts (`in_parts`), or whole on every rank.
   StreamForm form(const std::string& value, bool in_parts) const;
+  // The form in which a recomputed block keeps a value.
+  StreamForm kept_form(const std::string& value, model::PartitionActivations rule) const;
   // From what blocks read to the form. `tokens`: of the batch, on all ranks along tp together. A part is a copy.
   at::Tensor to_form(const at::Tensor& value, StreamForm form, int64_t tokens, std::string_view what) const;
   // And back; `shape` is that of what blocks read, where the form is a part.

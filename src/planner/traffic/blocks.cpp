@@ -60,6 +60,10 @@ Streams streams_of(const model::Model& model) {
   return all;
 }
 bool in_parts(model::TokenLayout tokens) { return tokens == model::TokenLayout::sharded; }
+// Whether a value that recomputation reads is kept in another form than the stream has, which takes an all-gather.
+bool changes_form(model::TokenLayout tokens, model::PartitionActivations rule) {
+  return rule != model::PartitionActivations::automatic && in_parts(tokens) != (rule == model::PartitionActivations::on);
+}
 
 // How often a block runs forward for each micro-batch.
 struct Forwards {
@@ -84,8 +88,8 @@ constexpr BlockCollective kGatherBack{"all_gather", "the gradient of a sum of wh
 constexpr BlockCollective kScatterBack{"reduce_scatter", "the gradient of tokens that were gathered"};
 constexpr BlockCollective kSumBack{"all_reduce", "every rank's part of the layer has a gradient for every token"};
 
-constexpr BlockCollective kKeptPart{"all_gather", "each rank kept its part of what a recomputed block reads (partition_activations)"};
-constexpr BlockCollective kKeptWhole{"all_gather", "each rank keeps all of what a recomputed block reads (partition_activations = false)"};
+constexpr BlockCollective kKeptPart{"all_gather", "each rank kept its part of what a recomputed block reads (partition_activations = on)"};
+constexpr BlockCollective kKeptWhole{"all_gather", "each rank keeps all of what a recomputed block reads (partition_activations = off)"};
 constexpr BlockCollective kArrives{"all_gather", "each rank received its part of what goes between stages (scatter_boundaries)"};
 constexpr BlockCollective kLeaves{"all_gather", "each rank sends all of what goes between stages (scatter_boundaries = false)"};
 
@@ -196,13 +200,13 @@ void add_tensor_parallel(const TrafficCase& step, TrafficTable& table) {
       for (const BlockCollective& one : collectives.backward) add(name + ", backward", one, 1);
       if (forward.again == 0 || step.rules.recompute_stage) continue;
       for (const std::string& value : card.reads)
-        if (const auto kept = streams.find(value); kept != streams.end() && in_parts(kept->second) != step.rules.partition_activations)
+        if (const auto kept = streams.find(value); kept != streams.end() && changes_form(kept->second, step.rules.partition_activations))
           add(name + ", its input", kept->second == model::TokenLayout::replicated ? kKeptPart : kKeptWhole, 1);
     }
     for (const parallel::StageEdge& edge : parallel::stage_edges(step.model, step.plan)) {
       const auto kept = streams.find(edge.value);
       if (!of.recomputed || !step.rules.recompute_stage || kept == streams.end()) continue;
-      if (in_parts(kept->second) == step.rules.partition_activations) continue;
+      if (!changes_form(kept->second, step.rules.partition_activations)) continue;
       add(edge.value + ", a stage's input", kept->second == model::TokenLayout::replicated ? kKeptPart : kKeptWhole, 1);
     }
     const int64_t numbers = tp * 2 * tokens * 4;

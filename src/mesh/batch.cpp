@@ -17,7 +17,8 @@ Batch slice(const Batch& batch, int64_t begin, int64_t end) {
   if (batch.weights.defined()) part.weights = batch.weights.slice(0, begin, end);
   for (const auto& [name, field] : batch.fields) {
     CAIRN_CHECK(field.shape != Field::Shape::ragged, "field \"{}\" is ragged and cannot be sliced by samples", name);
-    part.fields[name] = {field.shape == Field::Shape::whole ? field.tensor : field.tensor.slice(0, begin, end), field.shape};
+    const int64_t rows = field.shape == Field::Shape::rows && batch.samples() > 0 ? field.tensor.size(0) / batch.samples() : 1;
+    part.fields[name] = {field.shape == Field::Shape::whole ? field.tensor : field.tensor.slice(0, rows * begin, rows * end), field.shape};
   }
   return part;
 }

@@ -11,7 +11,8 @@ namespace cairn::mesh {
 struct Field {
   enum class Shape {
     per_sample,  // one row per sample
-    ragged,      // several rows per sample
+    rows,        // several rows per sample, as many for each, one sample after the other
+    ragged,      // several rows per sample, in any number
     whole        // the same for all samples
   };
   at::Tensor tensor = {};

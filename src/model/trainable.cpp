@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "model/decoder/lora.h"
 #include "model/model.h"
+#include "model/named_parameters.h"
 
 namespace cairn::model {
 namespace {
@@ -43,6 +44,17 @@ std::vector<bool> trainable(const Model& model, const std::vector<std::string>& 
           "head "
           "or adapter",
           pattern, parameters.front().name);
+  return chosen;
+}
+
+std::vector<bool> with_neighbours(const Model& model, std::vector<bool> chosen) {
+  for (const auto& block : model.blocks())
+    for (const mesh::ParamId& id : named_parameters(block->card())) {
+      bool any = false;
+      for (int32_t i = id.first; i < id.first + id.count; ++i) any = any || chosen[static_cast<size_t>(i)];
+      for (int32_t i = id.first; i < id.first + id.count; ++i)
+        if (any) chosen[static_cast<size_t>(i)] = true;
+    }
   return chosen;
 }
 

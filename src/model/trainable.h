@@ -10,4 +10,7 @@ class Model;
 // ("role:norm"). Without patterns: the adapters, or everything where there are none. Refuses a pattern that matches nothing.
 std::vector<bool> trainable(const Model& model, const std::vector<std::string>& patterns);
 
+// The chosen parameters and their neighbours: all parameters that some block reads as one matrix with a chosen one.
+std::vector<bool> with_neighbours(const Model& model, std::vector<bool> chosen);
+
 }  // namespace cairn::model

@@ -91,7 +91,7 @@ Footprint footprint_of(const Planned& p, const RankShare& share, int ranks, bool
   const auto of_part = [&](int64_t whole) { return static_cast<int64_t>(part * static_cast<double>(whole)); };
   Footprint f{.parameters = kept(share.elements * (bf16_master ? 2 : 4), bf16 && !bf16_master ? 1 : 3) +
                             (bf16 && !bf16_master ? kept(share.elements * 2, 3) : 0) +
-                            share.elements * reference_copies(s) * (bf16 ? 2 : 4),
+                            kept(share.elements * reference_copies(s) * (bf16 ? 2 : 4), 3),
               .gradients = kept(of_part(trained_elements(model, p.rules.trained)) * gradient_bytes, 2),
               .optimizer = kept(of_part(optimizer_bytes(s, model)), 1),
               .activations = bytes_of((parallel::peak_activation_bytes(blocks, again) + ahead) * share.activations),

@@ -51,6 +51,21 @@ double causal_imbalance(const ContextSplit& split) {
   return static_cast<double>(*std::max_element(pairs.begin(), pairs.end())) / mean;
 }
 
+// A sample of two rows (a pair of answers) is cut like two samples; slices keep a sample's rows together.
+TEST(CutContext, CutsSamplesOfSeveralRows) {
+  mesh::Batch pairs;
+  pairs.ids = at::arange(3);
+  const at::Tensor tokens = at::arange(6 * 5).view({6, 5});
+  pairs.fields["tokens"] = {tokens, Field::Shape::rows};
+  pairs.fields["reference"] = {at::arange(6), Field::Shape::whole};
+  const mesh::Batch last = mesh::slice(pairs, 1, 3);
+  EXPECT_TRUE(at::equal(last.field("tokens"), tokens.slice(0, 2, 6)));
+  const mesh::Batch part = cut_context(last, make_context_split(5, 2, /*balanced=*/false), 1);
+  EXPECT_TRUE(at::equal(part.field("tokens"), tokens.slice(0, 2, 6).slice(1, 3, 5)));
+  EXPECT_TRUE(at::equal(part.field("positions"), at::arange(3, 5).unsqueeze(0).expand({4, 2})));
+  EXPECT_TRUE(at::equal(part.field("reference"), at::arange(6)));
+}
+
 std::string refusal_of(const std::function<void()>& act) {
   try {
     act();

@@ -166,6 +166,33 @@ TEST(StepTrafficOfAdapters, IsWhatTheLedgerShows) {
   }
 }
 
+// Pairs are as long as the longest of a batch, so activations have a bound. What is gathered of sharded weights is exact.
+TEST(StepTrafficOfPreferences, CountsTheGathersOfTheReferenceModel) {
+  const harness::ScratchFolder scratch;
+  const std::string path = scratch
+                               .file("pairs.jsonl", R"({"prompt": "Hi", "chosen": "Hello", "rejected": "Go"}
+{"prompt": "1", "chosen": "2", "rejected": "three"}
+{"prompt": "?", "chosen": "!", "rejected": "..."}
+)")
+                               .string();
+  for (TrafficLayout c : std::vector<TrafficLayout>{{"zero3", 2, {"memory.zero=3", "train.micro_batch=1"}},
+                                                    {"zero3_prefetch", 3, {"memory.zero=3", "memory.prefetch_blocks=2"}},
+                                                    {"zero3_some", 2, {"memory.zero=3", R"(model.train=["*q_proj*", "*norm*"])"}},
+                                                    {"pp_zero3", 4, {"memory.zero=3", "mesh.pp=2"}},
+                                                    {"pp_tp", 4, {"mesh.pp=2", "mesh.tp=2"}},
+                                                    {"cp", 2, {"mesh.cp=2"}}}) {
+    const std::vector<std::string> pairs{"data.kind=preference", "data.path=" + path, "data.template=plain", "train.global_batch=3"};
+    c.sets.insert(c.sets.end(), pairs.begin(), pairs.end());
+    const Planned p = planned(traffic_recipe(c), c.ranks);
+    const std::vector<planner::TrafficRow> rows = planner::step_traffic(*p.task.model, p.plan, p.batch, p.rules);
+    const Bytes two = sent_in(c, 2), three = sent_in(c, 3);
+    const auto sent = [&](comm::Purpose of) { return three[static_cast<size_t>(of)] - two[static_cast<size_t>(of)]; };
+    EXPECT_EQ(planner::bytes_for(rows, comm::Purpose::parameter), sent(comm::Purpose::parameter)) << c.name;
+    EXPECT_EQ(planner::bytes_for(rows, comm::Purpose::gradient), sent(comm::Purpose::gradient)) << c.name;
+    EXPECT_GE(planner::bytes_for(rows, comm::Purpose::activation), sent(comm::Purpose::activation)) << c.name;
+  }
+}
+
 TEST(RankBytes, AreWhatTheStoreHolds) {
   for (const TrafficLayout& c : std::vector<TrafficLayout>{{"dp", 2, {}},
                                                            {"zero1", 3, {"memory.zero=1"}},

@@ -3,6 +3,7 @@
 #include <ATen/ops/log_sigmoid.h>
 
 #include "base/check.h"
+#include "comm/group.h"
 #include "kernels/aten.h"
 #include "kernels/cross_entropy.h"
 #include "model/losses/row_losses.h"
@@ -10,9 +11,17 @@
 namespace cairn::model {
 namespace {
 
-// The sum of the token losses of each answer: double [answers].
-at::Tensor by_answer(const RowLosses& losses, const at::Tensor& logits) {
-  return losses.loss.view({logits.size(0), -1}).sum(1, /*keepdim=*/false, at::kDouble);
+// The sum of the token losses of each answer: double [answers]. Ranks along cp have some positions of every answer each.
+at::Tensor by_answer(const RowLosses& losses, const at::Tensor& logits, const mesh::Axes& axes) {
+  at::Tensor sums = losses.loss.view({logits.size(0), logits.size(1)}).sum(1, /*keepdim=*/false, at::kDouble);
+  if (comm::Group* cp = axes.find("cp")) cp->all_reduce(sums, comm::Reduce::sum, {comm::Purpose::loss, "answers"}).wait();
+  return sums;
+}
+
+// Ranks along cp compute the same loss of every answer: each counts this share of it.
+double share_of(const mesh::Axes& axes) {
+  const comm::Group* cp = axes.find("cp");
+  return cp ? 1.0 / cp->size() : 1.0;
 }
 
 class AnswerLosses final : public Objective {
@@ -23,7 +32,7 @@ class AnswerLosses final : public Objective {
     CAIRN_CHECK(!gradients, "answer losses of {} samples have no gradient", batch.samples());
     const at::Tensor logits = outputs.get("logits");
     const RowLosses losses = row_losses(outputs.value("logits"), batch.field("targets").reshape({-1}), axes);
-    const at::Tensor answers = by_answer(losses, logits);
+    const at::Tensor answers = by_answer(losses, logits, axes);
     return {.sum = answers.sum(), .count = at::full({}, batch.samples(), losses.targets.options()), .per_sample = answers};
   }
 };
@@ -39,7 +48,7 @@ class Dpo final : public Objective {
     const at::Tensor logits = outputs.get("logits");
     const RowLosses losses = row_losses(outputs.value("logits"), batch.field("targets").reshape({-1}), axes);
     const int64_t pairs = batch.samples();
-    const at::Tensor rewards = -beta_ * (by_answer(losses, logits) - batch.field("reference")).view({pairs, 2});
+    const at::Tensor rewards = -beta_ * (by_answer(losses, logits, axes) - batch.field("reference")).view({pairs, 2});
     const at::Tensor margin = rewards.select(1, 0) - rewards.select(1, 1);
     at::Tensor per_pair = -(1 - smoothing_) * at::log_sigmoid(margin) - smoothing_ * at::log_sigmoid(-margin);
     if (batch.weights.defined()) per_pair = per_pair * batch.weights.to(at::kDouble);
@@ -53,11 +62,12 @@ class Dpo final : public Objective {
       gradients->add("logits", logits);
     }
     const at::Tensor measured = at::stack({rewards.select(1, 0), rewards.select(1, 1), margin, margin.gt(0).to(at::kDouble)});
-    return {.sum = per_pair.sum(),
-            .count = at::full({}, pairs, losses.targets.options()),
+    const double share = share_of(axes);
+    return {.sum = per_pair.sum() * share,
+            .count = at::full({}, static_cast<double>(pairs) * share, losses.targets.options().dtype(at::kDouble)),
             .per_sample = per_pair,
             .per_sample_count = at::ones({pairs}, losses.targets.options()),
-            .measures = measured.sum(1)};
+            .measures = measured.sum(1) * share};
   }
 
  private:

@@ -21,7 +21,9 @@ at::Tensor cut_positions(const at::Tensor& x, const std::vector<mesh::Interval>&
 
 bool by_position(const mesh::Field& field, int64_t samples, int64_t length) {
   const at::Tensor& x = field.tensor;
-  return field.shape == mesh::Field::Shape::per_sample && x.dim() == 2 && x.size(0) == samples && x.size(1) == length;
+  if (x.dim() != 2 || x.size(1) != length) return false;
+  if (field.shape == mesh::Field::Shape::rows) return samples > 0 && x.size(0) % samples == 0;
+  return field.shape == mesh::Field::Shape::per_sample && x.size(0) == samples;
 }
 
 }  // namespace
@@ -50,6 +52,8 @@ mesh::Batch cut_context(const mesh::Batch& batch, const model::ContextSplit& spl
   mesh::Batch part = batch;
   std::string others;
   bool found = false;
+  int64_t rows = batch.samples();
+  mesh::Field::Shape shape = mesh::Field::Shape::per_sample;
   at::TensorOptions options = batch.ids.defined() ? batch.ids.options() : at::TensorOptions();
   for (auto& [name, field] : part.fields) {
     if (field.shape == mesh::Field::Shape::ragged)
@@ -58,6 +62,8 @@ mesh::Batch cut_context(const mesh::Batch& batch, const model::ContextSplit& spl
     if (by_position(field, batch.samples(), split.length)) {
       field.tensor = cut_positions(field.tensor, pieces);
       options = field.tensor.options();
+      rows = field.tensor.size(0);
+      shape = field.shape;
       found = true;
     } else {
       others.append(others.empty() ? "" : ", ").append(fmt::format("\"{}\" {}", name, c10::str(field.tensor.sizes())));
@@ -68,7 +74,7 @@ mesh::Batch cut_context(const mesh::Batch& batch, const model::ContextSplit& spl
                      batch.samples(), split.length, others.empty() ? "none" : others);
   if (!part.fields.contains("positions")) {
     const at::Tensor all = at::arange(split.length, options.dtype(at::kLong)).unsqueeze(0);
-    part.fields["positions"] = {cut_positions(all, pieces).expand({batch.samples(), -1}).contiguous(), mesh::Field::Shape::per_sample};
+    part.fields["positions"] = {cut_positions(all, pieces).expand({rows, -1}).contiguous(), shape};
   }
   return part;
 }

@@ -12,9 +12,9 @@ namespace cairn::parallel {
 // collectives.
 model::ContextSplit make_context_split(int64_t length, int parts, bool balanced);
 
-// The batch of one coordinate: per-sample fields of shape [samples, length] (tokens, targets, documents, positions) are cut to its
-// positions in storage order, other fields stay. If the batch has no field "positions", it is added: int64 [samples, local], positions in
-// the whole sequence.
+// The batch of one coordinate: fields of shape [samples, length], or [rows, length] where a sample has several rows (tokens, targets,
+// documents, positions), are cut to its positions in storage order, other fields stay. If the batch has no field "positions", it is added:
+// int64 [rows, local], positions in the whole sequence.
 mesh::Batch cut_context(const mesh::Batch& batch, const model::ContextSplit& split, int coordinate);
 
 }  // namespace cairn::parallel

@@ -7,6 +7,7 @@
 #include "base/memory_scope.h"
 #include "comm/group.h"
 #include "kernels/aten.h"
+#include "mesh/trainable_gradients.h"
 #include "parallel/state/group_buffer.h"
 
 namespace cairn::parallel {
@@ -104,6 +105,39 @@ void ShardedWeights::updated() {
 
 void ShardedWeights::wait_for_gathers() const {
   for (const comm::Work& work : gathers_) work.wait_host();
+}
+
+std::unique_ptr<ShardedWeights> ShardedWeights::copy_of(const std::vector<bool>& chosen) const {
+  Parts parts{.layout = mesh::trainable_layout(parts_.layout, chosen),
+              .units = select_units(parts_.layout, parts_.units, chosen),
+              .placements = {},
+              .shard_group = parts_.gathers ? parts_.shard_group : nullptr,
+              .gathers = parts_.gathers,
+              .master = parts_.compute,
+              .compute = parts_.compute};
+  for (size_t i = 0; i < chosen.size(); ++i)
+    if (chosen[i]) parts.placements.push_back(parts_.placements[i]);
+  if (!parts_.gathers)
+    for (ShardUnit& unit : parts.units) unit.counts = {unit.elements};
+  auto copy = std::make_unique<ShardedWeights>(std::move(parts));
+  if (parts_.gathers) {
+    const std::vector<ShardSlice> own = shard_slices(copy->parts_.layout, copy->parts_.units, me_);
+    size_t next = 0;  // of the copy's slices, which leave some out but keep the order
+    for (const ShardSlice& slice : shard_slices(parts_.layout, parts_.units, me_)) {
+      if (!chosen[static_cast<size_t>(slice.piece)]) continue;
+      const ShardSlice& to = own.at(next++);
+      CAIRN_CHECK(to.elements == slice.elements, "a copy that is sharded otherwise: {} elements of {}", to.elements.length(),
+                  slice.elements.length());
+      copy->shard(to.unit)
+          .narrow(0, to.offset, to.elements.length())
+          .copy_(shard(slice.unit).narrow(0, slice.offset, slice.elements.length()));
+    }
+    return copy;
+  }
+  int32_t next = 0;
+  for (size_t i = 0; i < chosen.size(); ++i)
+    if (chosen[i]) copy->get({next++}).copy_(get({static_cast<int32_t>(i)}));
+  return copy;
 }
 
 int64_t ShardedWeights::bytes() const {

@@ -42,6 +42,10 @@ class ShardedWeights final : public model::Weights {
   // Waits until those all-gathers are done, after which shards may be written.
   void wait_for_gathers() const;
 
+  // The values that passes read now, of the chosen pieces alone: a frozen copy in the compute format, sharded where this is gathered (ZeRO
+  // 3), whole otherwise. Its pieces are the chosen ones in their order.
+  std::unique_ptr<ShardedWeights> copy_of(const std::vector<bool>& chosen) const;
+
   int64_t bytes() const;  // between steps
   // Bytes of gathered units, spare buffers included: current and peak.
   int64_t gathered_bytes() const { return gathered_now_; }

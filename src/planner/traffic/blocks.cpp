@@ -275,6 +275,19 @@ void add_context_parallel(const TrafficCase& step, TrafficTable& table) {
       add(", keys forward again (recompute)", ring ? "ring" : "all_gather", bytes.forward, forward.again, seen);
       add(", keys backward", ring ? "ring" : "gather, scatter", bytes.backward, 1, back);
     }
+  if (step.batch.rows == 1) return;
+  for (const MicroBatches& of : step.micro_batches) {
+    const int64_t answers = of.samples * step.batch.rows, times = (1 + step.rules.reference_passes) * of.times * step.extent("tp");
+    table.add({.what = "losses of answers",
+               .axis = "cp",
+               .collective = "all_reduce",
+               .shape = {answers},
+               .dtype = "fp64",
+               .times = times,
+               .bytes = times * all_reduce_bytes(answers * 8, cp),
+               .purpose = comm::Purpose::loss,
+               .reason = "each rank has some positions of every answer, and a preference compares whole answers"});
+  }
 }
 
 void add_pipeline(const TrafficCase& step, TrafficTable& table) {
@@ -305,24 +318,24 @@ void add_pipeline(const TrafficCase& step, TrafficTable& table) {
                    .collective = gather.collective,
                    .shape = {(tokens + cp - 1) / cp, each},
                    .dtype = dtype_of(step),
-                   .times = 2 * of.times * cp,
-                   .bytes = 2 * of.times * gather_bytes(tokens * each * step.element_bytes(), tp),
+                   .times = (2 + step.rules.reference_passes) * of.times * cp,
+                   .bytes = (2 + step.rules.reference_passes) * of.times * gather_bytes(tokens * each * step.element_bytes(), tp),
                    .purpose = comm::Purpose::activation,
                    .reason = gather.reason});
-      const auto add = [&](const std::string& what, const std::string& reason) {
+      const auto add = [&](const std::string& what, int64_t passes, const std::string& reason) {
         const int64_t messages = tp * cp;
         table.add({.what = what,
                    .axis = "pp",
                    .collective = "send",
                    .shape = {(tokens * copies + messages - 1) / messages, each},
                    .dtype = dtype_of(step),
-                   .times = of.times * messages,
-                   .bytes = of.times * copies * tokens * each * step.element_bytes(),
+                   .times = passes * of.times * messages,
+                   .bytes = passes * of.times * copies * tokens * each * step.element_bytes(),
                    .purpose = comm::Purpose::activation,
                    .reason = reason});
       };
-      add(fmt::format("{}, {}", edge.value, route), "a block there reads what a block here wrote");
-      add(fmt::format("gradient of {}, back", edge.value), fmt::format("{}: its gradient goes the other way", route));
+      add(fmt::format("{}, {}", edge.value, route), 1 + step.rules.reference_passes, "a block there reads what a block here wrote");
+      add(fmt::format("gradient of {}, back", edge.value), 1, fmt::format("{}: its gradient goes the other way", route));
     }
   }
 }

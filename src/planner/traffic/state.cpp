@@ -1,5 +1,6 @@
 // Traffic of gradients and parameters: parallel/state/gradient_reducer.h, sharded_weights.h and sync/all_reduce.cpp do it.
 #include <algorithm>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -7,6 +8,7 @@
 #include "mesh/trainable_gradients.h"
 #include "model/model.h"
 #include "model/named_parameters.h"
+#include "model/trainable.h"
 #include "parallel/layout/model_shard.h"
 #include "parallel/stage_run.h"
 #include "parallel/state/parameter_store.h"
@@ -94,14 +96,18 @@ Copies copies_in_words(const TrafficCase& step, const std::vector<int>& ranks) {
 // How often each unit is all-gathered in a step (ZeRO 3): replays what parallel/stage_run.cpp fetches and releases.
 class UnitGathers {
  public:
-  UnitGathers(const TrafficCase& step, const std::vector<parallel::ShardUnit>& units)
+  // `pieces`: by parameter, whether it is among the pieces of the units. `read`: whether these passes read it.
+  UnitGathers(const TrafficCase& step, const std::vector<parallel::ShardUnit>& units, const std::vector<bool>& pieces,
+              const std::vector<bool>& read)
       : step_(step), times_(units.size()), here_(units.size()) {
-    std::vector<size_t> unit_of(step.model.parameters().size());
-    for (size_t u = 0; u < units.size(); ++u)
-      for (int64_t i = units[u].first; i < units[u].last; ++i) unit_of[static_cast<size_t>(i)] = u;
+    std::vector<size_t> unit_of_piece, unit_of(pieces.size());
+    for (size_t u = 0; u < units.size(); ++u) unit_of_piece.resize(static_cast<size_t>(units[u].last), u);
+    for (size_t i = 0, next = 0; i < pieces.size(); ++i)
+      if (pieces[i]) unit_of[i] = unit_of_piece[next++];
     for (const auto& block : step.model.blocks()) {
       std::vector<size_t>& of = named_.emplace_back();
-      for (const mesh::ParamId& id : model::named_parameters(block->card())) of.push_back(unit_of[static_cast<size_t>(id.first)]);
+      for (const mesh::ParamId& id : model::named_parameters(block->card()))
+        if (const auto first = static_cast<size_t>(id.first); read[first]) of.push_back(unit_of[first]);
     }
   }
 
@@ -112,6 +118,16 @@ class UnitGathers {
     for (const int stage : stages) {
       const parallel::BlockRange range = parallel::blocks_of_stage(step_.plan, stage, named_.size());
       for (size_t i = range.first; i < range.last; ++i) fetch(named_[i]);
+    }
+  }
+
+  // A pass without gradients.
+  void forward_pass() {
+    const auto prefetch = static_cast<size_t>(step_.rules.prefetch_blocks);
+    for (size_t i = 0; i < named_.size(); ++i) {
+      fetch(named_[i]);
+      fetch(next(i, true, false, prefetch));
+      release(named_[i], next(i, true, false, std::max<size_t>(1, prefetch)));
     }
   }
 
@@ -231,6 +247,41 @@ void add_gradients(const TrafficCase& step, TrafficTable& table) {
              .reason = "the norm is that of the whole model, of which each rank has a part"});
 }
 
+namespace {
+
+// A reference model under ZeRO 3: its copied parameters are sharded too, in units of their own; it reads the others in the live units.
+class ReferenceGathers {
+ public:
+  ReferenceGathers(const TrafficCase& step, const parallel::ModelShard& shard, const std::vector<parallel::ShardUnit>& live)
+      : copied_(model::with_neighbours(step.model, step.rules.trained.empty() ? all_of(step) : step.rules.trained)),
+        units_(parallel::select_units(shard.layout, live, copied_)),
+        of_copy_(step, units_, copied_, copied_),
+        of_live_(step, live, all_of(step), inverted(copied_)) {
+    const bool pipeline = step.plan.stage_blocks.size() > 1;
+    for (UnitGathers* one : {&of_copy_, &of_live_}) {
+      if (pipeline) one->stages(shard.stages);
+      for (int64_t pass = 0; !pipeline && pass < step.max_passes; ++pass) one->forward_pass();
+    }
+  }
+
+  static std::vector<bool> all_of(const TrafficCase& step) { return std::vector<bool>(step.model.parameters().size(), true); }
+  const std::vector<parallel::ShardUnit>& units() const { return units_; }
+  int64_t times(size_t unit) const { return of_copy_.times(unit); }
+  int64_t live_times(size_t unit) const { return of_live_.times(unit); }
+
+ private:
+  static std::vector<bool> inverted(std::vector<bool> flags) {
+    flags.flip();
+    return flags;
+  }
+
+  std::vector<bool> copied_;
+  std::vector<parallel::ShardUnit> units_;
+  UnitGathers of_copy_, of_live_;
+};
+
+}  // namespace
+
 void add_parameters(const TrafficCase& step, TrafficTable& table) {
   const ModelRanks ranks(step);
   if (ranks.shard_degree == 1) return;
@@ -238,13 +289,27 @@ void add_parameters(const TrafficCase& step, TrafficTable& table) {
   const bool pipeline = step.plan.stage_blocks.size() > 1;
   for (const parallel::ModelShard& shard : ranks.shards) {
     const std::vector<parallel::ShardUnit> units = units_of(step, shard);
-    UnitGathers gathered(step, units);
+    const std::vector<bool> all = ReferenceGathers::all_of(step);
+    UnitGathers gathered(step, units, all, all);
     const bool gathers = step.plan.zero == 3;
+    std::optional<ReferenceGathers> reference;
+    if (gathers && step.rules.reference_passes > 0) reference.emplace(step, shard, units);
+    for (size_t u = 0; reference && u < reference->units().size(); ++u)
+      table.add({.what = "parameters of the reference model",
+                 .axis = step.axis_name(parallel::sharding_axes(step.plan)),
+                 .collective = "all_gather",
+                 .shape = {reference->units()[u].elements},
+                 .dtype = step.element_bytes() == 2 ? "bf16" : "fp32",
+                 .times = groups * reference->times(u),
+                 .bytes = groups * reference->times(u) *
+                          gather_bytes(reference->units()[u].elements * step.element_bytes(), ranks.shard_degree),
+                 .purpose = comm::Purpose::parameter,
+                 .reason = "zero 3: the frozen copy of the first weights is sharded as the weights are"});
     if (gathers && pipeline) gathered.stages(shard.stages);
     for (int64_t pass = 0; gathers && !pipeline && pass < step.max_passes; ++pass)
       gathered.pass(step.rules.recompute_last || pass + 1 < step.max_passes);
     for (size_t u = 0; u < units.size(); ++u) {
-      const int64_t times = groups * (gathers ? gathered.times(u) : 1);
+      const int64_t times = groups * (gathers ? gathered.times(u) + (reference ? reference->live_times(u) : 0) : 1);
       const std::string first = folded_name(shard.layout.pieces[static_cast<size_t>(units[u].first)].name);
       table.add({.what = gathers ? fmt::format("parameters of {} and what goes with it", first) : "parameters after the update",
                  .axis = step.axis_name(parallel::sharding_axes(step.plan)),

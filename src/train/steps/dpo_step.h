@@ -13,8 +13,8 @@ base::Schema<model::DpoOptions> dpo_schema();
 
 StepMethod dpo_method();
 
-// The passes over pairs of answers: one at the weights of the reference model, for the log-probabilities of the answers, and one that
-// learns from the difference. A pair is a sample, so that no micro-batch splits it.
-Passes dpo_passes(std::shared_ptr<const model::Weights> reference);
+// The passes over pairs of answers: those at the weights of the reference model, for the log-probabilities of the answers, and those that
+// learn from the difference. A pair is a sample, so that no micro-batch splits it. `run` executes passes, in turn or in a pipeline.
+Execution dpo_execution(std::shared_ptr<const model::Weights> reference, Execution run);
 
 }  // namespace cairn::train

@@ -1,45 +1,40 @@
 #include "train/steps/reference_weights.h"
 
 #include "kernels/aten.h"
-#include "mesh/trainable_gradients.h"
-#include "train/state/tensor_checksum.h"
+#include "model/trainable.h"
 
 namespace cairn::train {
-namespace {
 
-// Adds the neighbours of chosen parameters: parameters that a block reads as one matrix are copied together.
-std::vector<bool> with_neighbours(const model::Model& model, std::vector<bool> chosen) {
-  for (const auto& block : model.blocks())
-    for (const model::BlockOp& operation : block->card().operations)
-      for (const mesh::ParamId& id : operation.parameters) {
-        bool any = false;
-        for (int32_t i = id.first; i < id.first + id.count; ++i) any = any || chosen[static_cast<size_t>(i)];
-        for (int32_t i = id.first; i < id.first + id.count; ++i)
-          if (any) chosen[static_cast<size_t>(i)] = true;
-      }
-  return chosen;
+ReferenceWeights::ReferenceWeights(const model::Model& model, const parallel::ShardedWeights& live, const std::vector<bool>& trained)
+    : live_(live), copied_(model::with_neighbours(model, trained)), copy_(live.copy_of(copied_)) {
+  int32_t next = 0;
+  for (const bool one : copied_) places_.push_back(one ? next++ : -1);
 }
 
-}  // namespace
-
-ReferenceWeights::ReferenceWeights(const model::Model& model, const model::Weights& live, const mesh::FlatLayout& layout,
-                                   const std::vector<bool>& trained)
-    : live_(live) {
-  const std::vector<bool> copied = with_neighbours(model, trained);
-  layout_ = mesh::trainable_layout(layout, copied);
-  copy_ = at::empty({layout_.elements}, live.get({0}).options());
-  int32_t next = 0;
-  for (size_t i = 0; i < copied.size(); ++i) {
-    places_.push_back(copied[i] ? next++ : -1);
-    if (copied[i]) layout_.view(copy_, {places_[i]}).copy_(live.get({static_cast<int32_t>(i)}));
+ReferenceWeights::Ids ReferenceWeights::split(std::span<const mesh::ParamId> ids) const {
+  Ids found;
+  for (const mesh::ParamId& id : ids) {
+    const int32_t place = places_[static_cast<size_t>(id.first)];
+    place < 0 ? found.shared.push_back(id) : found.copied.push_back({place, id.count});
   }
+  return found;
 }
 
 at::Tensor ReferenceWeights::get(mesh::ParamId id) const {
   const int32_t place = places_[static_cast<size_t>(id.first)];
-  return place < 0 ? live_.get(id) : layout_.view(copy_, {place, id.count});
+  return place < 0 ? live_.get(id) : copy_->get({place, id.count});
 }
 
-uint64_t ReferenceWeights::checksum() const { return checksum_of(copy_); }
+void ReferenceWeights::fetch(std::span<const mesh::ParamId> ids) const {
+  const Ids of = split(ids);
+  copy_->fetch(of.copied);
+  live_.fetch(of.shared);
+}
+
+void ReferenceWeights::release(std::span<const mesh::ParamId> ids, std::span<const mesh::ParamId> next) const {
+  const Ids of = split(ids), then = split(next);
+  copy_->release(of.copied, then.copied);
+  live_.release(of.shared, then.shared);
+}
 
 }  // namespace cairn::train

@@ -94,7 +94,7 @@ mesh::NamedTensors copied(const mesh::NamedTensors& tensors) {
 
 mesh::NamedTensors whole_gradients(const Job& job) {
   std::vector<StateTensor> state = parameter_state(job);
-  for (StateTensor& one : state) one.mine = at::Tensor();
+  for (StateTensor& one : state) one.mine = at::Tensor(), one.dtype = at::kFloat;
   for (const parallel::ParameterSlice& piece : job.engine.store->pieces()) state[piece.parameter].mine = piece.gradient;
   const std::vector<bool> trained = model::trainable(*job.engine.model, job.config.settings.model.train);
   std::erase_if(state, [&](const StateTensor& one) { return !trained[one.parameter]; });

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <c10/util/accumulate.h>
+
 #include "base/check.h"
 #include "comm/group.h"
 #include "comm/world.h"
@@ -46,9 +48,9 @@ FullTensorGather::FullTensorGather(Parts parts)
   }
 }
 
-at::Tensor FullTensorGather::gather(size_t parameter, const at::Tensor& mine, std::string_view what) const {
+at::Tensor FullTensorGather::gather(size_t parameter, const at::Tensor& mine, std::string_view what, at::ScalarType dtype) const {
   const comm::Label label{comm::Purpose::state, what};
-  const auto flat = [&] { return mine.to(at::TensorOptions().dtype(at::kFloat).device(at::kCPU)).contiguous().view({-1}); };
+  const auto flat = [&] { return mine.to(at::TensorOptions().dtype(dtype).device(at::kCPU)).contiguous().view({-1}); };
   if (step_group_.rank() != 0) {
     for (const Source& source : sources_[parameter])
       if (source.rank == rank_) step_group_.send(flat(), 0, label).wait_host();
@@ -59,7 +61,7 @@ at::Tensor FullTensorGather::gather(size_t parameter, const at::Tensor& mine, st
   for (const Source& source : sources_[parameter]) {
     const mesh::LocalShard& local_shard = local_shards_[parameter].at(source.rank);
     auto found = std::find_if(locals.begin(), locals.end(), [&](const auto& one) { return one.first == local_shard; });
-    if (found == locals.end()) found = locals.insert(locals.end(), {local_shard, at::empty(local_shard.local_shape(), at::kFloat)});
+    if (found == locals.end()) found = locals.insert(locals.end(), {local_shard, at::empty(local_shard.local_shape(), dtype)});
     const at::Tensor place = found->second.view({-1}).narrow(0, source.elements.begin, source.elements.length());
     if (source.rank == rank_) {
       place.copy_(flat());
@@ -67,21 +69,23 @@ at::Tensor FullTensorGather::gather(size_t parameter, const at::Tensor& mine, st
       step_group_.recv(place, place_of(source.rank), label).wait_host();
     }
   }
-  const at::Tensor whole = at::empty(model_.parameters()[parameter].shape, at::kFloat);
+  const at::Tensor whole = at::empty(model_.parameters()[parameter].shape, dtype);
   for (const auto& [local_shard, local] : locals) put_back(whole, local_shard, local);
   return whole;
 }
 
 at::Tensor FullTensorGather::gather_whole(size_t parameter, const at::Tensor& mine, const std::vector<int64_t>& shape,
-                                          std::string_view what) const {
+                                          std::string_view what, at::ScalarType dtype) const {
   const comm::Label label{comm::Purpose::state, what};
-  CAIRN_CHECK(sources_[parameter].size() == 1, "{} is kept in {} parts and {} is not", model_.parameters()[parameter].name,
-              sources_[parameter].size(), what);
-  const int from = sources_[parameter][0].rank;
-  if (rank_ == from && step_group_.rank() != 0) step_group_.send(mine.cpu().contiguous(), 0, label).wait_host();
+  for (const Source& source : sources_[parameter])
+    CAIRN_CHECK(source.elements.length() == c10::multiply_integers(local_shards_[parameter].at(source.rank).local_shape()),
+                "{} is cut into slices and {} is not", model_.parameters()[parameter].name, what);
+  const int from = sources_[parameter].front().rank;
+  const auto copied = [&] { return mine.to(at::TensorOptions().dtype(dtype).device(at::kCPU), /*non_blocking=*/false, /*copy=*/true); };
+  if (rank_ == from && step_group_.rank() != 0) step_group_.send(copied().contiguous(), 0, label).wait_host();
   if (step_group_.rank() != 0) return {};
-  if (from == rank_) return mine;
-  const at::Tensor whole = at::empty(shape, at::kFloat);
+  if (from == rank_) return copied();
+  const at::Tensor whole = at::empty(shape, dtype);
   step_group_.recv(whole, place_of(from), label).wait_host();
   return whole;
 }

@@ -25,11 +25,13 @@ class FullTensorGather {
   // Whether every rank has all of every parameter, so that nothing needs to be gathered.
   bool trivial() const { return trivial_; }
 
-  // One whole parameter, or optimizer state with an element for each of its elements, in fp32 on the CPU of the first rank; undefined on
-  // other ranks. `mine`: this rank's slice (as many elements as ParameterSlice::value), undefined where it has none. Collective.
-  at::Tensor gather(size_t parameter, const at::Tensor& mine, std::string_view what) const;
-  // The same for a tensor that belongs to a parameter as a whole and is on the one rank that owns the parameter.
-  at::Tensor gather_whole(size_t parameter, const at::Tensor& mine, const std::vector<int64_t>& shape, std::string_view what) const;
+  // One whole parameter, or state with an element for each of its elements, on the CPU of the first rank; undefined on other ranks.
+  // `mine`: this rank's slice (as many elements as ParameterSlice::value), undefined where it has none. `dtype` is that of the result, and
+  // of what is sent: integers stay exact. Collective.
+  at::Tensor gather(size_t parameter, const at::Tensor& mine, std::string_view what, at::ScalarType dtype = at::kFloat) const;
+  // The same for a tensor that belongs to a parameter as a whole and is, identical, on the ranks that own the parameter's shards. A copy.
+  at::Tensor gather_whole(size_t parameter, const at::Tensor& mine, const std::vector<int64_t>& shape, std::string_view what,
+                          at::ScalarType dtype = at::kFloat) const;
 
  private:
   struct Source {

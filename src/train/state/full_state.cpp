@@ -24,17 +24,33 @@
 namespace cairn::train {
 namespace {
 
-// The state of an optimizer over full parameters, without values.
-mesh::NamedTensors state_over_whole(const Job& job) {
+// The state of an optimizer over full parameters, without values; over parameters that are larger by `more` in every dim.
+mesh::NamedTensors state_over_whole(const Job& job, int64_t more = 0) {
   std::vector<optim::ParameterPiece> pieces;
   std::set<std::string> optimized;  // none where the method has no gradients
   for (const sync::FullParameter& one : job.engine.trained.full) optimized.insert(one.name);
   for (const model::Parameter& parameter : job.engine.model->parameters()) {
     if (!optimized.contains(parameter.name)) continue;
-    const at::Tensor nowhere = at::empty(parameter.shape, at::TensorOptions().dtype(at::kFloat).device(at::kMeta));
+    std::vector<int64_t> shape = parameter.shape;
+    for (int64_t& size : shape) size += more;
+    const at::Tensor nowhere = at::empty(shape, at::TensorOptions().dtype(at::kFloat).device(at::kMeta));
     pieces.push_back(make_piece(parameter, nowhere, nowhere));
   }
   return optim::make_optimizer(job.config.settings.optim, std::move(pieces))->state();
+}
+
+// By name: whether a state tensor has a number for each element of its parameter. Sizes of 1 would hide it: the row means of a matrix with
+// one column have the matrix's shape. So the sizes of larger parameters decide.
+std::map<std::string, bool> state_by_element(const Job& job) {
+  std::map<std::string, int64_t> elements;
+  for (const model::Parameter& parameter : job.engine.model->parameters()) {
+    int64_t& n = elements[parameter.name] = 1;
+    for (const int64_t size : parameter.shape) n *= size + 1;
+  }
+  std::map<std::string, bool> found;
+  for (const mesh::NamedTensor& one : state_over_whole(job, 1))
+    found[one.name] = one.tensor.numel() == elements.at(one.name.substr(one.name.find('.') + 1));
+  return found;
 }
 
 // The parameter of a state tensor: "exp_avg.model.norm.weight" belongs to "model.norm.weight".
@@ -44,9 +60,10 @@ std::string parameter_of(const std::string& name) { return name.substr(name.find
 
 std::vector<StateTensor> parameter_state(const Job& job) {
   std::vector<StateTensor> all;
+  const at::ScalarType dtype = job.config.settings.train.parameters == Precision::bf16 ? at::kBFloat16 : at::kFloat;
   for (size_t i = 0; i < job.engine.model->parameters().size(); ++i) {
     const model::Parameter& parameter = job.engine.model->parameters()[i];
-    all.push_back({.name = parameter.name, .shape = parameter.shape, .parameter = i});
+    all.push_back({.name = parameter.name, .shape = parameter.shape, .parameter = i, .dtype = dtype});
   }
   for (const parallel::ParameterSlice& piece : job.engine.store->pieces()) {
     all[piece.parameter].mine = piece.value;
@@ -60,15 +77,18 @@ std::vector<StateTensor> optimizer_state(Job& job) {
   std::vector<StateTensor> all;
   std::map<std::string, size_t> places;
   for (size_t i = 0; i < job.engine.model->parameters().size(); ++i) places[job.engine.model->parameters()[i].name] = i;
+  const bool trivial = job.assembly->trivial();  // then nothing is gathered
+  const std::map<std::string, bool> by_element = trivial ? std::map<std::string, bool>() : state_by_element(job);
   std::map<size_t, mesh::Interval> elements;
   for (const parallel::ParameterSlice& piece : job.engine.store->pieces()) elements[piece.parameter] = piece.elements;
-  for (const mesh::NamedTensor& one : job.assembly->trivial() ? own : state_over_whole(job)) {
+  for (const mesh::NamedTensor& one : trivial ? own : state_over_whole(job)) {
     const auto found = places.find(parameter_of(one.name));
     CAIRN_CHECK(found != places.end(), "the optimizer keeps {}, which belongs to no parameter", one.name);
     all.push_back({.name = one.name,
                    .shape = one.tensor.sizes().vec(),
                    .parameter = found->second,
-                   .by_element = one.tensor.numel() == job.engine.model->parameters()[found->second].elements()});
+                   .by_element = trivial || by_element.at(one.name),
+                   .dtype = one.tensor.scalar_type()});
   }
   std::map<std::string, at::Tensor> mine;
   for (const mesh::NamedTensor& one : own) mine[one.name] = one.tensor;
@@ -88,6 +108,9 @@ std::vector<StateTensor> model_state(Job& job) {
   size_t next = 0;  // the global parameters are the trained ones, in the same order
   for (const parallel::ParameterSlice& piece : job.engine.store->pieces())
     if (piece.gradient.defined()) all[piece.parameter].mine = global[next++].view(piece.value.sizes());
+  const std::vector<bool> trained = model::trainable(*job.engine.model, job.config.settings.model.train);
+  for (StateTensor& one : all)
+    if (trained[one.parameter]) one.dtype = at::kFloat;  // rules keep them in fp32
   return all;
 }
 
@@ -113,6 +136,7 @@ std::vector<StateTensor> sync_state(Job& job, int64_t step) {
       const auto view = views.find(one.name);
       one.name = state.name + "." + one.name;
       one.mine = view == views.end() ? at::Tensor() : state.mine.at(view->second);
+      one.dtype = at::kFloat;
     }
   }
   return all;
@@ -123,8 +147,8 @@ mesh::NamedTensors gather_whole(const Job& job, const std::vector<StateTensor>& 
   for (const StateTensor& one : state) {
     at::Tensor tensor = one.mine;
     if (!job.assembly->trivial())
-      tensor = one.by_element ? job.assembly->gather(one.parameter, one.mine, one.name)
-                              : job.assembly->gather_whole(one.parameter, one.mine, one.shape, one.name);
+      tensor = one.by_element ? job.assembly->gather(one.parameter, one.mine, one.name, one.dtype)
+                              : job.assembly->gather_whole(one.parameter, one.mine, one.shape, one.name, one.dtype);
     if (tensor.defined()) whole.push_back({one.name, one.by_element ? tensor.view(one.shape) : tensor});
   }
   return whole;
@@ -140,8 +164,9 @@ std::vector<mesh::NamedTensors> gather_ranks(const Job& job, const mesh::NamedTe
         .all_gather({counts.data(), static_cast<int64_t>(counts.size()), comm::Dtype::i64}, {&count, 1, comm::Dtype::i64},
                     {comm::Purpose::control, "sizes of " + one.name})
         .wait_host();
-    const at::Tensor all =
-        step_group.rank() == 0 ? at::empty({std::accumulate(counts.begin(), counts.end(), int64_t{0})}, at::kFloat) : at::Tensor();
+    const at::Tensor all = step_group.rank() == 0
+                               ? at::empty({std::accumulate(counts.begin(), counts.end(), int64_t{0})}, one.tensor.options())
+                               : at::Tensor();
     step_group.gather(all, one.tensor, 0, {comm::Purpose::state, one.name}, counts).wait_host();
     int64_t next = 0;
     for (size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -158,7 +183,7 @@ void load(const Job& job, const snapshot::OpenSnapshot& from, const std::string&
     snapshot::TensorRequest& want = wanted.emplace_back();
     want.name = one.name;
     want.shape = one.shape;
-    want.dtype = one.mine.defined() ? one.mine.scalar_type() : at::kFloat;
+    want.dtype = one.mine.defined() ? one.mine.scalar_type() : one.dtype;
     if (!one.mine.defined()) continue;
     const parallel::ParameterShard& share = job.engine.store->shard().parameters[one.parameter];
     want.take = [&one, &share](const at::Tensor& whole) {

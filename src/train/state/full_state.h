@@ -19,8 +19,9 @@ struct Job;
 struct StateTensor {
   std::string name;
   std::vector<int64_t> shape;
-  size_t parameter = 0;          // the parameter that it belongs to, by index in the model
-  bool by_element = true;        // one number for each element of the parameter; false: not sharded, only the parameter's keeper has it
+  size_t parameter = 0;    // the parameter that it belongs to, by index in the model
+  bool by_element = true;  // one number for each element of the parameter; false: not sharded, whole where the parameter's shards are
+  at::ScalarType dtype = at::kFloat;
   at::Tensor mine = {};          // the slice of this rank; undefined: none
   mesh::Interval elements = {};  // the elements of `mine` within this rank's tensor-parallel shard of the parameter
 };
@@ -39,7 +40,7 @@ std::vector<StateTensor> sync_state(Job& job, int64_t step);
 mesh::NamedTensors gather_whole(const Job& job, const std::vector<StateTensor>& state);
 
 // Gathers the state that differs by rank on the first rank of the step group, by rank; other ranks get none. All ranks must pass the same
-// names, and flat fp32 tensors. Collective.
+// names and dtypes, and flat tensors. Collective.
 std::vector<mesh::NamedTensors> gather_ranks(const Job& job, const mesh::NamedTensors& mine);
 
 // Copies this rank's slice of each tensor from a section of the snapshot. Refuses a section that holds other tensors.

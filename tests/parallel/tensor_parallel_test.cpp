@@ -150,6 +150,36 @@ TEST(TensorParallelOverlap, HidesMessagesBehindProducts) {
   EXPECT_GT(apart / together, 1.15) << apart << " s and " << together << " s";
 }
 
+// Terms in bf16 are added in fp32 and rounded once, in rank order, as by a reduce-scatter; the rows of each rank are made on their own.
+TEST(TensorParallelOverlap, SumsBf16AsAReduceScatterDoes) {
+  constexpr int64_t kTokens = 11, kWidth = 5;
+  for (const int ranks : {2, 3, 5}) {
+    harness::on_ranks(ranks, [&](comm::World& world) {
+      mesh::Axes axes;
+      axes.put("tp", world.everyone());
+      model::Buffers buffers;
+      const model::FlatWeights weights({}, at::empty({0}));
+      const at::Tensor values = at::empty({kTokens, kWidth});
+      kernels::fill_normal(values.view({-1}), base::Random(3).for_index(static_cast<uint64_t>(world.rank())), 0, 1);
+      const auto summed = [&](bool overlap, int& calls) {
+        const model::PassOptions options{.overlap = overlap};
+        const model::Call call{.weights = weights, .buffers = buffers, .axes = axes, .options = options};
+        const auto make = [&](const at::Tensor& terms, int64_t begin, int64_t count) {
+          terms.narrow(0, begin, count).copy_(values.narrow(0, begin, count));
+          ++calls;
+        };
+        return model::reduce_scatter_tokens(at::empty({kTokens, kWidth}, at::kBFloat16), call, "out", make);
+      };
+      int apart = 0, together = 0;
+      const at::Tensor expected = summed(false, apart), found = summed(true, together);
+      EXPECT_EQ(found.scalar_type(), at::kBFloat16);
+      EXPECT_TRUE(at::equal(found, expected));
+      EXPECT_EQ(apart, 1);
+      EXPECT_EQ(together, ranks);
+    });
+  }
+}
+
 model::DecoderShape shape_of(const std::string& kind, int64_t heads, int64_t kv_heads) {
   const model::Family& of = model::family(kind);
   return {.vocab = 23,

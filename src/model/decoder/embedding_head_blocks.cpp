@@ -216,7 +216,9 @@ class HeadBlock final : public Block {
       head_.input_gradient(sums.narrow(0, begin, count), dlogits.defined() ? dlogits.narrow(0, begin, count) : dlogits, call,
                            count == sums.size(0) ? &from_loss : nullptr);
     };
-    const at::Tensor dnormed = reduce_scatter_tokens(din, call, card_.name, back, stream_).view(x.sizes());
+    if (needs_only_codes(call)) back(din, 0, din.size(0));  // the codes are of all rows: nothing of this product overlaps with its sum
+    const at::Tensor dnormed =
+        reduce_scatter_tokens(din, call, card_.name, needs_only_codes(call) ? OnRows() : OnRows(back), stream_).view(x.sizes());
     backward_of_norm(gradients, saved, dnormed, /*again=*/!saved.has("in.codes"), call);
     from_loss.save(saved, "dlogits", dlogits, head_.needs_values());
   }

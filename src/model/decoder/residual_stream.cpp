@@ -47,31 +47,36 @@ void ring_gather(comm::Group& tp, const at::Tensor& all, const at::Tensor& here,
   comm::Work::all(std::move(sent)).wait();
 }
 
-// A ring reduce-scatter: the sum of a rank's rows starts at its right neighbour and goes round to it; meanwhile the next rows are made.
-at::Tensor ring_reduce(comm::Group& tp, const at::Tensor& terms, std::string_view what, const OnRows& make) {
-  const int n = tp.size(), me = tp.rank(), right = (me + 1) % n, left = (me + n - 1) % n;
+// A reduce-scatter of rows that are made one rank's after the other: those of a rank are sent to it while the next are made. Every rank
+// gets the terms of all and adds them in rank order, in fp32 where they are in half precision, and so rounds once, as Group::reduce_scatter
+// does.
+at::Tensor direct_reduce(comm::Group& tp, const at::Tensor& terms, std::string_view what, const OnRows& make) {
+  const int n = tp.size(), me = tp.rank();
   const comm::Label label{comm::Purpose::activation, what};
-  std::vector<comm::Work> sent;
-  at::Tensor received;
-  comm::Work coming;
-  for (int step = 0;; ++step) {
-    const Chunk chunk = chunk_of(tp, terms.size(0), me - 1 - step);
+  const Chunk mine = chunk_of(tp, terms.size(0), me);
+  std::vector<at::Tensor> versions(static_cast<size_t>(n));  // of this rank's rows, by rank
+  std::vector<comm::Work> coming, sent;
+  for (int step = 1; step < n; ++step) {  // in the order in which they are sent
+    const int from = (me + n - step) % n;
+    at::Tensor& version = versions[static_cast<size_t>(from)];
+    version = at::empty({mine.count, terms.size(1)}, terms.options());
+    coming.push_back(tp.recv(version, from, label));
+  }
+  for (int step = 1; step < n; ++step) {
+    const int to = (me + step) % n;
+    const Chunk chunk = chunk_of(tp, terms.size(0), to);
     make(terms, chunk.begin, chunk.count);
-    const at::Tensor sum = chunk.of(terms);
-    if (step > 0) {
-      coming.wait();
-      sum.add_(received);
-    }
-    if (step + 1 == n) {
-      comm::Work::all(std::move(sent)).wait();
-      return sum.clone();
-    }
-    const Chunk next = chunk_of(tp, terms.size(0), me - 2 - step);
-    received = at::empty({next.count, terms.size(1)}, terms.options());
-    coming = tp.recv(received, left, label);
-    sent.push_back(tp.send(sum, right, label));
+    sent.push_back(tp.send(chunk.of(terms), to, label));
     tp.progress();
   }
+  make(terms, mine.begin, mine.count);
+  versions[static_cast<size_t>(me)] = mine.of(terms);
+  comm::Work::all(std::move(coming)).wait();
+  at::Tensor sum = versions.front().to(kernels::is_half_precision(terms) ? at::kFloat : terms.scalar_type(), /*non_blocking=*/false,
+                                       /*copy=*/true);
+  for (int rank = 1; rank < n; ++rank) sum.add_(versions[static_cast<size_t>(rank)]);
+  comm::Work::all(std::move(sent)).wait();
+  return sum.to(terms.scalar_type());
 }
 
 // A decode step has one token per sequence, too few to shard: with a KV cache the stream is replicated along tp.
@@ -109,7 +114,7 @@ at::Tensor reduce_scatter_tokens(const at::Tensor& terms, const Call& call, std:
     return terms;
   }
   comm::Group* tp = call.axes.find("tp");
-  if (make && tp && call.options.overlap && !kernels::is_half_precision(terms)) return ring_reduce(*tp, terms, what, make);
+  if (make && tp && call.options.overlap) return direct_reduce(*tp, terms, what, make);
   if (make) make(terms, 0, terms.size(0));
   if (!tp) return terms;
   const int64_t mine = mesh::even_part(terms.size(0), tp->size(), tp->rank()).length();

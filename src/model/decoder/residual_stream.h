@@ -39,8 +39,8 @@ using OnRows = std::function<void(const at::Tensor& matrix, int64_t begin, int64
 at::Tensor gather_tokens(const at::Tensor& here, const BatchShape& batch_shape, const Call& call, std::string_view what,
                          const OnRows& use = {}, TokenLayout tokens = TokenLayout::sharded);
 // Reduce-scatters `terms` [tokens, width]: this rank's tokens of the sum over tp. `make` computes the terms, once for every row: for all
-// rows at the beginning, or with PassOptions::overlap for each rank's rows in turn, while the rows before are in flight. The ring sums in
-// another order, so its rounding differs.
+// rows at the beginning, or with PassOptions::overlap for each rank's rows in turn, while the rows before are in flight. The sum is in rank
+// order and rounded once either way.
 at::Tensor reduce_scatter_tokens(const at::Tensor& terms, const Call& call, std::string_view what, const OnRows& make = {},
                                  TokenLayout tokens = TokenLayout::sharded);
 // A view of this rank's tokens of a replicated matrix [tokens, width].

@@ -95,6 +95,7 @@ void check_placements(const Settings& settings, const model::Model& model, const
       {Feature::fp8, "blocks on DTensors have no fp8 linear layers: leave it out, or the placement"},
       {Feature::dropout, "blocks on DTensors draw no random numbers: leave it out, or the placement"},
       {Feature::cp, "blocks on DTensors have no context-parallel attention: use mesh.tp or mesh.dp instead"},
+      {Feature::tensor_overlap, "blocks on DTensors wait for each of their messages: leave it out, or the placement"},
   };
   const std::vector<bool> chosen = parallel::dtensor_blocks(model, plan);
   for (size_t b = 0; b < chosen.size(); ++b) {

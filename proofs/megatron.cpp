@@ -27,7 +27,22 @@ struct Degrees {
   }
 };
 
-// 1. The same losses, norms and parameters.
+// The parameters after the same steps of plain gradient descent, which keeps the rounding of a gradient as small as it is.
+double largest_difference_by_sgd(const base::Recipe& recipe, const std::filesystem::path& folder) {
+  const base::Recipe by_sgd = with(recipe, {"optim.kind=sgd", "optim.momentum=0", "optim.learning_rate=0.1"});
+  const Trained one = train_layout({by_sgd, 1, folder / "sgd"});
+  double largest = 0;
+  for (const Degrees& degrees : {Degrees{4, 1, 1, 1}, Degrees{2, 2, 2, 1}}) {
+    const Trained many =
+        train_layout({with(by_sgd, degrees.sets()), degrees.ranks(), folder / fmt::format("sgd-{}-{}", degrees.t, degrees.p)});
+    largest = std::max(largest, largest_difference(one.parameters, many.parameters));
+  }
+  return largest;
+}
+
+// 1. The same losses, norms and parameters. AdamW divides a gradient by its size plus 1e-8. Where terms cancel to about 1e-9 (a rare token's
+// element of the embedding), the order of a sum decides a part of that element's first steps. So parameters have a bound of 1e-4, a sixth
+// of one step's learning rate, and those after gradient descent, which has no such quotient, one of 1e-6.
 void exactness(const ProofOptions& options, Findings& findings, base::Log& log) {
   const std::filesystem::path scratch = options.scratch;
   const std::vector<Degrees> layouts{{2, 1, 1, 1}, {4, 1, 1, 1}, {1, 4, 1, 1}, {1, 2, 1, 2}, {2, 2, 2, 1}, {2, 2, 1, 2}, {1, 2, 4, 1}};
@@ -53,7 +68,9 @@ void exactness(const ProofOptions& options, Findings& findings, base::Log& log) 
     findings.at_most(fmt::format("1. {}: relative difference of 10 losses, 7 layouts of (t, p, d, v) against one process", name), 0, losses,
                      1e-5);
     findings.at_most(fmt::format("1. {}: relative gradient norm difference", name), 0, norms, 1e-5);
-    findings.at_most(fmt::format("1. {}: parameter difference after 10 steps", name), 0, parameters, 1e-5);
+    findings.at_most(fmt::format("1. {}: parameter difference after 10 steps of AdamW", name), 0, parameters, 1e-4);
+    findings.at_most(fmt::format("1. {}: parameter difference after 10 steps of gradient descent", name), 0,
+                     largest_difference_by_sgd(recipe, folder), 1e-6);
   }
 }
 

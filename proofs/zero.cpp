@@ -214,9 +214,9 @@ void partitioned_checkpoints(const ProofOptions& options, Findings& findings, ba
                      wiring == "ladder" ? 1.5 : 1.10);
     findings.at_most(fmt::format("6. {}, tp=2: bytes along tp per step, by default over the lesser of the two", wiring), 1,
                      moved(by_default) / std::min(moved(on), moved(off)), 1);
-    findings.at_most(fmt::format("6. {}, tp=2: relative loss difference, in parts and by default to whole", wiring), 0,
-                     std::max(largest_relative_difference(on.losses, off.losses), largest_relative_difference(by_default.losses, off.losses)),
-                     0);
+    findings.at_most(
+        fmt::format("6. {}, tp=2: relative loss difference, in parts and by default to whole", wiring), 0,
+        std::max(largest_relative_difference(on.losses, off.losses), largest_relative_difference(by_default.losses, off.losses)), 0);
   }
 }
 

@@ -38,11 +38,13 @@ struct AdamwStep {
 // the update is computed in fp32, and each result is rounded once.
 void adamw(const at::Tensor& p, const at::Tensor& m, const at::Tensor& v, const at::Tensor& g, const AdamwStep& step);
 
-// One of several pieces. weight_decay and rounding take the place of those in AdamwStep.
+// One of several pieces. weight_decay and rounding take the place of those in AdamwStep. Element i is rounded by random number
+// first_index + i, so that a slice of a parameter is rounded as in the whole.
 struct AdamwPiece {
   at::Tensor p, m, v, g;
   double weight_decay = 0;
   const base::Random* rounding = nullptr;
+  int64_t first_index = 0;
 };
 // Updates many pieces, each as above. On a GPU one kernel takes dozens of pieces: a model has hundreds, and most are small.
 void adamw(std::span<const AdamwPiece> pieces, const AdamwStep& step);

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 
+#include <ATen/core/IListRef.h>
+
 #include "base/check.h"
+#include "kernels/aten.h"
 
 namespace cairn::mesh {
 namespace {
@@ -92,6 +95,30 @@ LocalShard local_shard(const Placement& placement, const std::vector<AxisCoordin
     intervals = narrow(intervals, split ? kept_by(*split, place, size) : intervals_of(*ragged, place.coordinate, size));
   }
   return held;
+}
+
+at::Tensor cut_out(const at::Tensor& whole, const LocalShard& local_shard) {
+  at::Tensor part = whole;
+  for (size_t dim = 0; dim < local_shard.dims.size(); ++dim) {
+    std::vector<at::Tensor> pieces;
+    for (const Interval& interval : local_shard.dims[dim])
+      pieces.push_back(part.narrow(static_cast<int64_t>(dim), interval.begin, interval.length()));
+    if (pieces.empty()) return at::empty(local_shard.local_shape(), whole.options());
+    part = pieces.size() == 1 ? pieces[0] : at::cat(pieces, static_cast<int64_t>(dim));
+  }
+  return part;
+}
+
+void put_back(const at::Tensor& whole, const LocalShard& local_shard, const at::Tensor& local) {
+  for (const Box& box : local_shard.boxes()) {
+    const Box inside = local_shard.local(box);
+    at::Tensor to = whole, from = local;
+    for (size_t dim = 0; dim < box.dims.size(); ++dim) {
+      to = to.narrow(static_cast<int64_t>(dim), box.dims[dim].begin, box.dims[dim].length());
+      from = from.narrow(static_cast<int64_t>(dim), inside.dims[dim].begin, inside.dims[dim].length());
+    }
+    to.copy_(from);
+  }
 }
 
 }  // namespace cairn::mesh

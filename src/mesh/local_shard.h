@@ -2,6 +2,8 @@
 #include <cstdint>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+
 #include "mesh/box.h"
 #include "mesh/mesh.h"
 #include "mesh/placement.h"
@@ -23,5 +25,10 @@ struct LocalShard {
 
 // The shard of the rank at these coordinates (mesh.axis_coordinates(rank)).
 LocalShard local_shard(const Placement& placement, const std::vector<AxisCoordinate>& axis_coordinates, const std::vector<int64_t>& shape);
+
+// The local tensor of a shard, cut out of the whole tensor; a view where it is one piece.
+at::Tensor cut_out(const at::Tensor& whole, const LocalShard& local_shard);
+// The inverse: writes a local tensor into its places of the whole one.
+void put_back(const at::Tensor& whole, const LocalShard& local_shard, const at::Tensor& local);
 
 }  // namespace cairn::mesh

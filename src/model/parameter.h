@@ -29,6 +29,8 @@ struct Parameter {
     for (int64_t size : shape) n *= size;
     return n;
   }
+  // A matrix from hidden states to hidden states: no embedding table, head, gain, bias or adapter.
+  bool is_hidden_matrix() const { return role == Role::weight && shape.size() == 2; }
   // Weight decay applies to matrices, not to gains and biases.
   bool decays() const { return shape.size() >= 2; }
 };

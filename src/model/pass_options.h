@@ -23,15 +23,15 @@ struct PassOptions {
   const Fp8LinearLayers* fp8 = nullptr;  // which linear layers multiply in fp8 in passes with gradients; null: none. Borrowed.
 
   // Read by the executor of a pass.
-  bool draws_by_token = false;        // blocks draw random numbers by sample and position (dropout)
-  std::vector<bool> recompute = {};   // by block: activations are recomputed in the backward pass; empty: none
-  bool offload_inputs = false;        // the inputs of recomputed blocks wait in host memory
-  bool recompute_stage = false;       // a whole pipeline stage is recomputed at once
-  bool recompute_last = true;         // the last micro-batch of a step is recomputed too
-  bool recompute_all_ahead = false;   // a recompute action (parallel/schedule.h) recomputes all blocks of its stage; else the last one
+  bool draws_by_token = false;       // blocks draw random numbers by sample and position (dropout)
+  std::vector<bool> recompute = {};  // by block: activations are recomputed in the backward pass; empty: none
+  bool offload_inputs = false;       // the inputs of recomputed blocks wait in host memory
+  bool recompute_stage = false;      // a whole pipeline stage is recomputed at once
+  bool recompute_last = true;        // the last micro-batch of a step is recomputed too
+  bool recompute_all_ahead = false;  // a recompute action (parallel/schedule.h) recomputes all blocks of its stage; else the last one
   PartitionActivations partition_activations = PartitionActivations::automatic;
-  bool scatter_boundaries = true;     // each rank along tp sends its part of what goes between pipeline stages; else all of it
-  int prefetch_blocks = 1;            // so many blocks ahead of their use, sharded weights are gathered (ZeRO 3)
+  bool scatter_boundaries = true;  // each rank along tp sends its part of what goes between pipeline stages; else all of it
+  int prefetch_blocks = 1;         // so many blocks ahead of their use, sharded weights are gathered (ZeRO 3)
 };
 
 // For calls outside of a run: decoding, evaluation, tests.

@@ -76,7 +76,8 @@ class Adamw final : public Optimizer {
                        .m = mean_.narrow(0, offsets_[i], n),
                        .v = square_.narrow(0, offsets_[i], n),
                        .g = piece.gradient.view({n}),
-                       .weight_decay = piece.decays ? options_.weight_decay : 0});
+                       .weight_decay = piece.decays ? options_.weight_decay : 0,
+                       .first_index = piece.first_index});
     }
     rounding_.resize(pieces_.size());
     for (auto i = static_cast<size_t>(first); i < static_cast<size_t>(first + count); ++i) {

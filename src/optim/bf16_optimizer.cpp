@@ -40,7 +40,7 @@ class Bf16Optimizer final : public Optimizer {
     const Kept& one = kept_[static_cast<size_t>(piece)];
     one.wide.copy_(one.low.parameter);
     inner_->update(piece, facts);
-    round_into(one.low.parameter, one.wide, rounding_of(one.low, rounded(facts)));
+    round_into(one.low, one.wide, rounded(facts));
   }
 
   // A rule that cannot update bf16 works in one fp32 buffer, so its pieces go one at a time.

@@ -8,11 +8,19 @@ namespace cairn::optim {
 // The smallest part of a parameter that one update can work on.
 enum class Granularity {
   elements,  // any slice of the flattened parameter: works with ZeRO shards and tensor-parallel slices
-  matrices,  // the whole parameter in its own shape: refuses mesh.tp > 1 and ZeRO shards that cut a parameter
+  matrices,  // the parameter in its own shape: ZeRO shards are cut between parameters, and ranks along tp exchange what SplitUpdate says
+};
+
+// What ranks that hold a parameter together (TensorShard) send each other in an update.
+enum class SplitUpdate {
+  nothing,
+  matrices,  // of hidden matrices: every part to one rank, and the update back
+  factors,   // sums over rows and columns, and two numbers for each parameter
 };
 
 struct OptimizerNeeds {
   Granularity granularity = Granularity::elements;
+  SplitUpdate split = SplitUpdate::nothing;
   bool updates_bf16 = false;  // updates bf16 parameters itself; false: bf16_optimizer.h hands it fp32 copies
   bool bf16_moments = false;  // can keep its state in bf16 (optim.moments)
 

@@ -10,13 +10,14 @@
 
 #include "base/random.h"
 #include "mesh/named_tensor.h"
+#include "optim/tensor_shard.h"
 
 namespace cairn::optim {
 
 struct OptimOptions;
 
 // A parameter, or a shard of one, with its gradient. The tensors belong to the caller; the optimizer writes into `parameter`. A rule
-// whose granularity (needs.h) is rows or matrices gets pieces in their own shape; other rules accept flat slices.
+// whose granularity (needs.h) is matrices gets pieces in their own shape; other rules accept flat slices.
 struct ParameterPiece {
   std::string name;
   at::Tensor parameter;
@@ -24,6 +25,12 @@ struct ParameterPiece {
   bool decays = true;           // weight decay applies
   bool hidden = false;          // a matrix from hidden states to hidden states: no embedding table, head, gain or bias
   bool fan_in_fan_out = false;  // the matrix is stored [in, out] instead of [out, in]
+  // The random numbers of stochastic rounding: element i uses number first_index + i of the parameter, or of the tensor-parallel shard
+  // `shard` where its elements do not follow each other in the parameter (0: they do).
+  int64_t first_index = 0;
+  int64_t shard = 0;
+  // Who holds the rest of it, for rules whose granularity is matrices. Null: it is all of the parameter.
+  std::shared_ptr<const TensorShard> split = nullptr;
 };
 
 // The facts of one update. The effective gradient is gradient * gradient_scale * *gradient_factor. The factor is one element on the
@@ -63,8 +70,8 @@ class Optimizer {
 // The random numbers that round this piece in this update; none: round to nearest.
 std::optional<base::Random> rounding_of(const ParameterPiece& piece, const UpdateFacts& facts);
 
-// Writes an updated fp32 value into a bf16 parameter, rounded as `rounding` says.
-void round_into(const at::Tensor& parameter, const at::Tensor& wide, const std::optional<base::Random>& rounding);
+// Writes an updated fp32 value into the bf16 parameter of a piece, rounded as rounding_of() says.
+void round_into(const ParameterPiece& piece, const at::Tensor& wide, const UpdateFacts& facts);
 
 // The effective gradient as a new fp32 tensor. Does not wait for the device.
 at::Tensor scaled_gradient(const at::Tensor& gradient, const UpdateFacts& facts);

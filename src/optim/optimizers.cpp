@@ -32,8 +32,8 @@ const std::vector<Rule>& rules() {
   static const std::vector<Rule> list{
       {"adamw", {.updates_bf16 = true, .bf16_moments = true}, make_adamw},
       {"sgd", {}, make_sgd},
-      {"muon", {.granularity = Granularity::matrices, .updates_bf16 = true}, make_muon},
-      {"adafactor", {.granularity = Granularity::matrices}, make_adafactor},
+      {"muon", {.granularity = Granularity::matrices, .split = SplitUpdate::matrices, .updates_bf16 = true}, make_muon},
+      {"adafactor", {.granularity = Granularity::matrices, .split = SplitUpdate::factors}, make_adafactor},
   };
   return list;
 }
@@ -61,14 +61,15 @@ void Optimizer::update_several(int64_t first, int64_t count, const UpdateFacts& 
 
 std::optional<base::Random> rounding_of(const ParameterPiece& piece, const UpdateFacts& facts) {
   if (facts.rounding == nullptr) return std::nullopt;
-  return facts.rounding->for_name(piece.name).for_index(static_cast<uint64_t>(facts.step));
+  const base::Random random = facts.rounding->for_name(piece.name).for_index(static_cast<uint64_t>(facts.step));
+  return piece.shard == 0 ? random : random.for_index(static_cast<uint64_t>(piece.shard));
 }
 
-void round_into(const at::Tensor& parameter, const at::Tensor& wide, const std::optional<base::Random>& rounding) {
-  if (rounding)
-    kernels::round_stochastically(parameter, wide, *rounding, 0);
+void round_into(const ParameterPiece& piece, const at::Tensor& wide, const UpdateFacts& facts) {
+  if (const auto rounding = rounding_of(piece, facts))
+    kernels::round_stochastically(piece.parameter, wide, *rounding, piece.first_index);
   else
-    parameter.copy_(wide);
+    piece.parameter.copy_(wide);
 }
 
 at::Tensor scaled_gradient(const at::Tensor& gradient, const UpdateFacts& facts) {

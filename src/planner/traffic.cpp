@@ -137,6 +137,7 @@ std::vector<TrafficRow> step_traffic(const model::Model& model, const parallel::
   add_pipeline(step, table);
   add_gradients(step, table);
   add_parameters(step, table);
+  add_update(step, table);
   if (batch.length_varies)
     for (TrafficRow& row : table.rows) {
       if (row.purpose != comm::Purpose::activation && row.purpose != comm::Purpose::loss) continue;

@@ -5,6 +5,7 @@
 
 #include "comm/label.h"
 #include "model/pass_options.h"
+#include "optim/needs.h"
 #include "parallel/plan.h"
 
 namespace cairn::model {
@@ -27,13 +28,14 @@ struct StepRules {
   std::vector<bool> trained = {};    // by parameter; empty: all
   std::vector<bool> recompute = {};  // by block; empty: none
   bool recompute_stage = false;
-  bool recompute_last = true;                                    // also in the last micro-batch of a step
-  bool accumulate_unsharded = true;                              // see parallel::ParameterStore
+  bool recompute_last = true;        // also in the last micro-batch of a step
+  bool accumulate_unsharded = true;  // see parallel::ParameterStore
   model::PartitionActivations partition_activations = model::PartitionActivations::automatic;
   bool scatter_boundaries = true;  // see model::PassOptions
   int64_t prefetch_blocks = 1;
-  bool whole_parameters = false;    // see parallel::ParameterStore
-  int64_t bucket_bytes = 1 << 20;   // of gradients that are one message
+  bool whole_parameters = false;                                  // see parallel::ParameterStore
+  optim::SplitUpdate split_update = optim::SplitUpdate::nothing;  // what ranks along tp send in an update
+  int64_t bucket_bytes = 1 << 20;                                 // of gradients that are one message
   int64_t reference_passes = 0;     // forward passes of a reference model before each pass with gradients (DPO)
   int64_t measures = 0;             // metrics that the objective reports beside the loss
   bool asks_before_update = false;  // train.on_bad_step: the loss is reduced before every update

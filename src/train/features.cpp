@@ -13,9 +13,6 @@ namespace cairn::train {
 namespace {
 
 constexpr Conflict kConflicts[] = {
-    {Feature::bf16_parameters, Feature::tp, "parameters that are kept in bf16 are not sharded: leave mesh.tp out, or keep them in fp32"},
-    {Feature::bf16_parameters, Feature::zero,
-     "parameters that are kept in bf16 are not sharded: leave memory.zero out, or keep them in fp32"},
     {Feature::loss_chunks, Feature::stage_recompute, "a recomputed stage makes the logits twice: use recompute.mode = full"},
     {Feature::loss_chunks, Feature::tp, "ranks along mesh.tp have a part of each row of logits already: leave it out"},
     {Feature::loss_chunks, Feature::pp, "is for mesh.pp = 1: use more pipeline.micro_batches instead"},

@@ -77,10 +77,11 @@ planner::StepRules step_rules(const Settings& s, const model::Model& model, cons
                            .scatter_boundaries = s.layout.pipeline.scatter_boundaries,
                            .prefetch_blocks = s.layout.memory.prefetch_blocks,
                            .whole_parameters = !optim::optimizer_needs(s.optim.kind).elementwise(),
+                           .split_update = optim::optimizer_needs(s.optim.kind).split,
                            .bucket_bytes = static_cast<int64_t>(s.sync.bucket_mib * (1 << 20)),
                            .reference_passes = step_method(s).needs.reference ? 1 : 0,
                            .asks_before_update = s.train.on_bad_step != OnBadStep::stop};
-  if (const int tp = plan.mesh.extent("tp"); rules.whole_parameters && tp > 1)
+  if (const int tp = plan.mesh.extent("tp"); rules.whole_parameters && rules.split_update == optim::SplitUpdate::nothing && tp > 1)
     base::fail_input("optim.kind = {}: works on whole matrices, which mesh.tp = {} splits: use {}, or mesh.tp = 1", s.optim.kind, tp,
                      optim::elementwise_optimizers());
   if (again.mode != parallel::RecomputeMode::none && again.mode != parallel::RecomputeMode::stage) {

@@ -160,10 +160,9 @@ TEST(Dpo, GivesTheNumbersOfOneRankInEveryLayout) {
   };
   for (const bool adapters : {false, true}) {
     const model::LoraShape lora{.rank = adapters ? 2 : 0, .alpha = 16, .targets = {"q_proj", "up_proj"}};
-    const Sets sets =
-        pair_sets(base, path) + (adapters ? kLora : Sets{}) +
-        Sets{"train.steps=3", "train.global_batch=3", "eval.fraction=0.4", "eval.every=3",
-             adapters ? "optim.learning_rate=20" : "train.seed=1"};
+    const Sets sets = pair_sets(base, path) + (adapters ? kLora : Sets{}) +
+                      Sets{"train.steps=3", "train.global_batch=3", "eval.fraction=0.4", "eval.every=3",
+                           adapters ? "optim.learning_rate=20" : "train.seed=1"};
     const auto one = scratch / (adapters ? "one-lora" : "one");
     tune(one, sets);
     const at::Tensor expected = saved_model(one, 3, lora).flat;

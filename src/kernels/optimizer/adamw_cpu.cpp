@@ -84,14 +84,14 @@ void widened_adamw(const AdamwPiece& one, const AdamwStep& step, const AdamwScal
   if (randomly) {
     base::Random random(scalars.key);
     random.stream = scalars.stream;
-    round_stochastically(one.p, wide[0], random, 0);
+    round_stochastically(one.p, wide[0], random, one.first_index);
   }
   for (size_t i = randomly ? 1 : 0; i < std::size(kept); ++i)
     if (!wide[i].is_same(kept[i])) kept[i].copy_(wide[i]);
 }
 
 void adamw_without_cuda(const AdamwPiece& one, const AdamwStep& step, const AdamwScalars& scalars) {
-  const auto& [p, m, v, g, weight_decay, rounding] = one;
+  const auto& [p, m, v, g, weight_decay, rounding, first_index] = one;
   if (is_half_precision(p) || is_half_precision(m) || is_half_precision(v) || is_half_precision(g))
     return widened_adamw(one, step, scalars);
   if (!all_cpu_float(p, m, v, g)) {

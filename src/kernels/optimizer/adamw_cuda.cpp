@@ -47,6 +47,7 @@ bool adamw_on_cuda(std::span<const AdamwPiece> pieces, const AdamwStep& step) {
                                      .v = one.v.mutable_data_ptr(),
                                      .g = one.g.const_data_ptr(),
                                      .count = one.p.numel(),
+                                     .first_index = one.first_index,
                                      .scalars = adamw_scalars_of(one, step, common),
                                      .stochastic_rounding = one.rounding != nullptr};
     if (i + 1 < pieces.size() && launch.pieces < kAdamwPieces && have_same_dtypes(one, pieces[i + 1])) continue;

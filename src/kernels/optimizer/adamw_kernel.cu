@@ -49,7 +49,7 @@ __device__ void update(const AdamwLaunch& a, const AdamwPieceLaunch& piece, cons
     Pack<M, N>::of(next_m).store(static_cast<M*>(piece.m) + first);
     Pack<M, N>::of(next_v).store(static_cast<M*>(piece.v) + first);
     if constexpr (std::is_same_v<P, bf16>) {
-      (piece.stochastic_rounding ? rounded_stochastically(scalars, next_p, first) : Pack<P, N>::of(next_p))
+      (piece.stochastic_rounding ? rounded_stochastically(scalars, next_p, piece.first_index + first) : Pack<P, N>::of(next_p))
           .store(static_cast<P*>(piece.p) + first);
     } else {
       Pack<P, N>::of(next_p).store(static_cast<P*>(piece.p) + first);
@@ -84,8 +84,8 @@ void start(AdamwLaunch& a, cudaStream_t stream) {
   unsigned blocks = 0;
   for (int i = 0; i < a.pieces; ++i) {
     AdamwPieceLaunch& one = a.piece[i];
-    one.is_vectorized = one.count % kEach == 0 && is_aligned_for_packs<P>(one.p) && is_aligned_for_packs<G>(one.g) &&
-                        is_aligned_for_packs<M>(one.m) && is_aligned_for_packs<M>(one.v);
+    one.is_vectorized = one.count % kEach == 0 && one.first_index % kEach == 0 && is_aligned_for_packs<P>(one.p) &&
+                        is_aligned_for_packs<G>(one.g) && is_aligned_for_packs<M>(one.m) && is_aligned_for_packs<M>(one.v);
     one.first_block = blocks;
     blocks += static_cast<unsigned>((one.count + kAdamwBlockElements - 1) / kAdamwBlockElements);
   }

@@ -5,13 +5,14 @@
 
 namespace cairn::kernels {
 
-constexpr int kAdamwPieces = 48;                  // per launch: kernel arguments are limited to 4 KB
+constexpr int kAdamwPieces = 44;                  // per launch: kernel arguments are limited to 4 KB
 constexpr int64_t kAdamwBlockElements = 1 << 12;  // elements of one piece that a block of threads updates
 
 struct AdamwPieceLaunch {
   void *p = nullptr, *m = nullptr, *v = nullptr;
   const void* g = nullptr;
   int64_t count = 0;
+  int64_t first_index = 0;  // of its first element, for stochastic rounding
   AdamwScalars scalars = {};
   bool stochastic_rounding = false;  // p in bf16
   bool is_vectorized = false;        // set by launch_adamw

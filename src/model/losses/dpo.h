@@ -15,7 +15,8 @@ struct DpoOptions {
 // rejected answer. Field "reference" [2 pairs] holds the result of make_answer_losses under the reference model. With the reward of an
 // answer r = beta (log p - log p_reference), the loss of a pair is
 //   -(1 - s) log sigmoid(r_chosen - r_rejected) - s log sigmoid(r_rejected - r_chosen).
-// Along cp, answers are sums over ranks, and each rank counts 1/cp of the loss. The loss is counted in pairs. Metrics: reward_chosen, reward_rejected, reward_margin, and reward_accuracy (pairs with a positive margin).
+// Along cp, answers are sums over ranks, and each rank counts 1/cp of the loss. The loss is counted in pairs. Metrics: reward_chosen,
+// reward_rejected, reward_margin, and reward_accuracy (pairs with a positive margin).
 std::unique_ptr<Objective> make_dpo(const DpoOptions& options);
 
 // For the reference model: the negative log-probability of each answer, as per-sample losses in double. Without gradients.

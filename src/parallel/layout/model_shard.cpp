@@ -81,28 +81,4 @@ ModelShard model_shard(const model::Model& model, const Plan& plan, int rank) {
   return shard;
 }
 
-at::Tensor cut_out(const at::Tensor& whole, const mesh::LocalShard& local_shard) {
-  at::Tensor part = whole;
-  for (size_t dim = 0; dim < local_shard.dims.size(); ++dim) {
-    std::vector<at::Tensor> pieces;
-    for (const mesh::Interval& interval : local_shard.dims[dim])
-      pieces.push_back(part.narrow(static_cast<int64_t>(dim), interval.begin, interval.length()));
-    if (pieces.empty()) return at::empty(local_shard.local_shape(), whole.options());
-    part = pieces.size() == 1 ? pieces[0] : at::cat(pieces, static_cast<int64_t>(dim));
-  }
-  return part;
-}
-
-void put_back(const at::Tensor& whole, const mesh::LocalShard& local_shard, const at::Tensor& local) {
-  for (const mesh::Box& box : local_shard.boxes()) {
-    const mesh::Box inside = local_shard.local(box);
-    at::Tensor to = whole, from = local;
-    for (size_t dim = 0; dim < box.dims.size(); ++dim) {
-      to = to.narrow(static_cast<int64_t>(dim), box.dims[dim].begin, box.dims[dim].length());
-      from = from.narrow(static_cast<int64_t>(dim), inside.dims[dim].begin, inside.dims[dim].length());
-    }
-    to.copy_(from);
-  }
-}
-
 }  // namespace cairn::parallel

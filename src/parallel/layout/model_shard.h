@@ -39,9 +39,7 @@ BlockRange blocks_of_stage(const Plan& plan, int stage, size_t blocks);
 // The rank along pp of each block.
 std::vector<int> rank_of_blocks(const Plan& plan, size_t blocks);
 
-// The local tensor of a shard, cut out of the whole tensor; a view where it is one piece.
-at::Tensor cut_out(const at::Tensor& whole, const mesh::LocalShard& local_shard);
-// The inverse: writes a local tensor into its places of the whole one.
-void put_back(const at::Tensor& whole, const mesh::LocalShard& local_shard, const at::Tensor& local);
+using mesh::cut_out;
+using mesh::put_back;
 
 }  // namespace cairn::parallel

@@ -22,14 +22,18 @@ std::vector<int64_t> first_blocks(const model::Model& model) {
   return first;
 }
 
-std::vector<int64_t> cut_between(const mesh::FlatLayout& layout, const ShardUnit& unit, int ranks) {
+// `sizes`: by piece of the layout, the elements of the whole parameter. Ranks along tp have different parts of a parameter, and must choose
+// the same owner.
+std::vector<int64_t> cut_between(const mesh::FlatLayout& layout, const ShardUnit& unit, const std::vector<int64_t>& sizes, int ranks) {
   std::vector<int64_t> counts(static_cast<size_t>(ranks), 0);
   // Each piece goes to the rank in whose even share its middle lies.
+  const int64_t total = std::accumulate(sizes.begin() + unit.first, sizes.begin() + unit.last, int64_t{0});
+  int64_t before = 0;
   for (int64_t i = unit.first; i < unit.last; ++i) {
-    const auto& piece = layout.pieces[static_cast<size_t>(i)];
-    const int64_t middle = piece.offset - unit.offset + piece.elements / 2;
-    const int64_t owner = unit.elements > 0 ? std::min<int64_t>(middle * ranks / unit.elements, ranks - 1) : 0;
-    counts[static_cast<size_t>(owner)] += piece.elements;
+    const int64_t size = sizes[static_cast<size_t>(i)], middle = before + size / 2;
+    const int64_t owner = total > 0 ? std::min<int64_t>(middle * ranks / total, ranks - 1) : 0;
+    counts[static_cast<size_t>(owner)] += layout.pieces[static_cast<size_t>(i)].elements;
+    before += size;
   }
   return counts;
 }
@@ -53,19 +57,25 @@ mesh::FlatLayout layout_of(const mesh::FlatLayout& all, const ShardUnit& unit) {
 std::vector<ShardUnit> make_shard_units(const model::Model& model, const mesh::FlatLayout& layout, const ShardUnitRules& rules) {
   const std::vector<int64_t> blocks = first_blocks(model);
   std::vector<ShardUnit> units;
-  int64_t block = -1;
-  size_t parameter = 0;  // the layout may leave some out, but keeps the order
+  std::vector<int64_t> sizes;
+  int64_t block = -1, joined = 0;  // elements of the last unit
+  size_t parameter = 0;            // the layout may leave some out, but keeps the order
   for (size_t i = 0; i < layout.pieces.size(); ++i) {
     while (model.parameters()[parameter].name != layout.pieces[i].name) ++parameter;
-    const bool full = !units.empty() && units.back().elements >= std::max<int64_t>(1, rules.min_elements);
-    if (units.empty() || (blocks[parameter] != block && full))
+    const int64_t here = layout.pieces[i].elements;
+    sizes.push_back(rules.whole_parameters && here > 0 ? model.parameters()[parameter].elements() : here);
+    const bool full = !units.empty() && joined >= std::max<int64_t>(1, rules.min_elements);
+    if (units.empty() || (blocks[parameter] != block && full)) {
+      joined = 0;
       units.push_back({.first = static_cast<int64_t>(i), .last = static_cast<int64_t>(i), .offset = layout.pieces[i].offset, .counts = {}});
+    }
     block = blocks[parameter];
     units.back().last = static_cast<int64_t>(i) + 1;
-    units.back().elements += layout.pieces[i].elements;
+    units.back().elements += here;
+    joined += sizes.back();
   }
   for (ShardUnit& unit : units)
-    unit.counts = rules.whole_parameters ? cut_between(layout, unit, rules.ranks) : comm::even_counts(unit.elements, rules.ranks);
+    unit.counts = rules.whole_parameters ? cut_between(layout, unit, sizes, rules.ranks) : comm::even_counts(unit.elements, rules.ranks);
   return units;
 }
 

@@ -30,7 +30,7 @@ mesh::FlatLayout layout_of(const mesh::FlatLayout& all, const ShardUnit& unit);
 struct ShardUnitRules {
   int ranks = 1;                  // that shard each unit
   int64_t min_elements = 0;       // neighbouring blocks join until a unit has this many; 0: one unit per block
-  bool whole_parameters = false;  // cut between parameters only, for optimizers that work on whole matrices
+  bool whole_parameters = false;  // cut between parameters only, at the same ones on all ranks along tp, for optimizers on matrices
 };
 
 // The units of a layout over a model's parameters. A parameter belongs to the first block that uses it. Every piece is in exactly one unit.

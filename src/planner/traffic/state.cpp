@@ -295,16 +295,16 @@ void add_parameters(const TrafficCase& step, TrafficTable& table) {
     std::optional<ReferenceGathers> reference;
     if (gathers && step.rules.reference_passes > 0) reference.emplace(step, shard, units);
     for (size_t u = 0; reference && u < reference->units().size(); ++u)
-      table.add({.what = "parameters of the reference model",
-                 .axis = step.axis_name(parallel::sharding_axes(step.plan)),
-                 .collective = "all_gather",
-                 .shape = {reference->units()[u].elements},
-                 .dtype = step.element_bytes() == 2 ? "bf16" : "fp32",
-                 .times = groups * reference->times(u),
-                 .bytes = groups * reference->times(u) *
-                          gather_bytes(reference->units()[u].elements * step.element_bytes(), ranks.shard_degree),
-                 .purpose = comm::Purpose::parameter,
-                 .reason = "zero 3: the frozen copy of the first weights is sharded as the weights are"});
+      table.add(
+          {.what = "parameters of the reference model",
+           .axis = step.axis_name(parallel::sharding_axes(step.plan)),
+           .collective = "all_gather",
+           .shape = {reference->units()[u].elements},
+           .dtype = step.element_bytes() == 2 ? "bf16" : "fp32",
+           .times = groups * reference->times(u),
+           .bytes = groups * reference->times(u) * gather_bytes(reference->units()[u].elements * step.element_bytes(), ranks.shard_degree),
+           .purpose = comm::Purpose::parameter,
+           .reason = "zero 3: the frozen copy of the first weights is sharded as the weights are"});
     if (gathers && pipeline) gathered.stages(shard.stages);
     for (int64_t pass = 0; gathers && !pipeline && pass < step.max_passes; ++pass)
       gathered.pass(step.rules.recompute_last || pass + 1 < step.max_passes);
@@ -322,6 +322,57 @@ void add_parameters(const TrafficCase& step, TrafficTable& table) {
                  .reason = !gathers   ? fmt::format("zero {}: each rank has updated the part that it keeps", step.plan.zero)
                            : pipeline ? "zero 3: a stage's weights are brought together for the whole step"
                                       : "zero 3: a block's weights are brought together when a pass comes to it, and given up after it"});
+    }
+  }
+}
+
+namespace {
+
+// What the ranks along tp send to update one parameter that they hold together. `number`: the split matrices before it, which decide its
+// owner (optim/muon.cpp).
+int64_t split_update_bytes(const TrafficCase& step, const model::Parameter& of, const std::vector<int64_t>& elements, int64_t number) {
+  const auto tp = static_cast<int64_t>(elements.size());
+  if (step.rules.split_update == optim::SplitUpdate::factors)
+    return all_reduce_bytes((of.shape.size() == 2 ? 4 * (of.shape[0] + of.shape[1]) : 0) + 2 * 8, tp);
+  int64_t parts = 0;
+  for (int64_t rank = 0; rank < tp; ++rank) parts += rank == number % tp ? 0 : elements[static_cast<size_t>(rank)];
+  return 2 * 4 * parts;
+}
+
+}  // namespace
+
+void add_update(const TrafficCase& step, TrafficTable& table) {
+  const int tp = step.extent("tp");
+  if (tp == 1 || step.rules.split_update == optim::SplitUpdate::nothing) return;
+  const bool matrices = step.rules.split_update == optim::SplitUpdate::matrices;
+  const ModelRanks ranks(step);
+  for (int stage = 0; stage < step.extent("pp"); ++stage) {
+    std::vector<const parallel::ModelShard*> along;  // tp
+    for (size_t r = 0; r < ranks.first.size(); ++r)
+      if (step.plan.mesh.coordinate(ranks.first[r], "pp") == stage) along.push_back(&ranks.shards[r]);
+    const mesh::FlatLayout& layout = along.front()->layout;
+    const std::vector<bool> chosen = chosen_of(step, *along.front());
+    const std::vector<parallel::ShardUnit> units = units_of(step, *along.front());
+    for (int shard_rank = 0; shard_rank < ranks.shard_degree; ++shard_rank) {
+      int64_t number = 0;
+      for (const parallel::ShardSlice& slice : parallel::shard_slices(layout, units, shard_rank)) {
+        const auto i = static_cast<size_t>(slice.piece);
+        const model::Parameter& of = step.model.parameters()[i];
+        std::vector<int64_t> elements;
+        for (const parallel::ModelShard* shard : along) elements.push_back(shard->layout.pieces[i].elements);
+        const bool whole = std::all_of(elements.begin(), elements.end(), [&](int64_t n) { return n == of.elements(); });
+        if (!chosen[i] || whole || (matrices && !of.is_hidden_matrix())) continue;
+        const int64_t groups = ranks.replicas / ranks.shard_degree;
+        table.add({.what = "update of " + folded_name(of.name),
+                   .axis = "tp",
+                   .collective = matrices ? "all_to_all" : "all_reduce",
+                   .shape = of.shape,
+                   .times = 2 * groups,
+                   .bytes = groups * split_update_bytes(step, of, elements, number++),
+                   .purpose = comm::Purpose::gradient,
+                   .reason = matrices ? "one rank makes the whole matrix orthogonal, from the parts of all, and sends them theirs"
+                                      : "means over rows and columns, and the size of the update, are those of the whole parameter"});
+      }
     }
   }
 }

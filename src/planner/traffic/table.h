@@ -48,5 +48,6 @@ void add_context_parallel(const TrafficCase& step, TrafficTable& table);  // alo
 void add_pipeline(const TrafficCase& step, TrafficTable& table);          // values between pipeline stages
 void add_gradients(const TrafficCase& step, TrafficTable& table);
 void add_parameters(const TrafficCase& step, TrafficTable& table);
+void add_update(const TrafficCase& step, TrafficTable& table);  // of parameters that ranks along tp hold together
 
 }  // namespace cairn::planner

@@ -2,19 +2,24 @@
 #include "kernels/aten.h"
 #include "model/model.h"
 #include "optim/bf16_optimizer.h"
+#include "optim/needs.h"
 #include "train/build/build_steps.h"
 #include "train/parameter_piece.h"
 #include "train/step_methods.h"
 
 namespace cairn::train {
 
-void build_optimizer(Job& job) {
+void build_optimizer(Job& job, comm::World& world) {
   const Settings& s = job.config.settings;
   Engine& engine = job.engine;
   std::vector<optim::ParameterPiece> pieces;
   if (step_method(s).needs.optimizer)
-    for (const parallel::ParameterSlice& piece : engine.store->pieces())
-      if (piece.gradient.defined()) pieces.push_back(make_piece(engine.model->parameters()[piece.parameter], piece.value, piece.gradient));
+    for (const parallel::ParameterSlice& piece : engine.store->pieces()) {
+      if (!piece.gradient.defined()) continue;
+      const model::Parameter& of = engine.model->parameters()[piece.parameter];
+      pieces.push_back(make_piece(of, piece, engine.store->shard().parameters[piece.parameter].local_shard));
+      if (!optim::optimizer_needs(s.optim.kind).elementwise()) pieces.back().split = tensor_shard(world, job.config.plan, of);
+    }
   {
     const base::MemoryScope scope("optimizer");
     engine.optimizer = s.train.parameters == Precision::bf16

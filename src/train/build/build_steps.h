@@ -33,7 +33,7 @@ void build_model(Job& job, comm::World& world, const std::optional<snapshot::Pre
 // 6. Memory for parameters and gradients, as the plan places them (place_parameters.cpp). `trained`: for each parameter of the model.
 void place_parameters(Job& job, comm::World& world, const std::vector<bool>& trained);
 // 7. Optimizer and learning-rate schedule (build_optimizer.cpp).
-void build_optimizer(Job& job);
+void build_optimizer(Job& job, comm::World& world);
 // 8. One sync rule for the replicas that step together, and one for islands that step separately (build_sync.cpp).
 void build_sync(Job& job, comm::World& world, const Start& start);
 // 9. Subset and sampler (batches.cpp).

@@ -124,6 +124,9 @@ void quality(const ProofOptions& options, Findings& findings, base::Log& log) {
     return losses;
   };
   const std::vector<double> plain = loss("averaging that waits, 12", diloco(12, 1, 0));
+  sync::SyncOptions defaults{.kind = "co2"};
+  defaults.co2.every = 12;
+  const std::vector<double> usual = loss("12, default keys", defaults);
   const std::vector<double> mild = loss("12, momentum 0.2, gap off", late(12, 0.2, sync::StalenessGap::off, 0));
   const std::vector<double> long_off = loss("48, momentum 0.5, gap off", late(48, 0.5, sync::StalenessGap::off, 0)),
                             long_ratio = loss("48, momentum 0.5", late(48, 0.5, sync::StalenessGap::ratio, 0));
@@ -131,6 +134,10 @@ void quality(const ProofOptions& options, Findings& findings, base::Log& log) {
                             high_ratio = loss("12, momentum 0.9", late(12, 0.9, sync::StalenessGap::ratio, 0));
   const std::vector<double> clipped = loss("12, momentum 0.9, gap off, clip 1", late(12, 0.9, sync::StalenessGap::off));
   at_most_ratio(findings, "3. rounds of 12, momentum 0.2, gap off: test loss to that of averaging that waits", mild, plain, 1.05);
+  // Dividing by the gap costs something where rounds are mild. The sheet's pilot has 0.854 against 0.788: 1.084.
+  at_most_ratio(findings,
+                "3. rounds of 12, default keys (momentum 0.2, divided by the gap, clip 1): test loss to that of averaging that waits",
+                usual, plain, 1.10);
   at_most_ratio(findings, "3. rounds of 48, momentum 0.5: divided by the gap, to not", long_ratio, long_off, 0.85);
   at_most_ratio(findings, "3. rounds of 12, momentum 0.9: divided by the gap, to not", high_ratio, high_off, 0.7);
   at_most_ratio(findings, "3. likewise, the gap off: with the clip, to without", clipped, high_off, 1);
@@ -145,7 +152,9 @@ void safety(const ProofOptions& options, Findings& findings, base::Log& log) {
   run.step_s = 0.01;
   run.link = {.latency = std::chrono::milliseconds(50), .latency_sigma = 1.5};
   const PilotEnd slow = run_pilot(run);
-  findings.at_most("4. messages delayed by 50 ms and more, at random: largest difference of the model", 0,
+  findings.skip("4. a thread that reads the buffer late changes no bit",
+                "on the CPU the update is encoded before the step goes on, so no other thread reads it: a GPU run has that thread");
+  findings.at_most("4. messages delayed by 50 ms and more, at random, on the CPU: largest difference of the model", 0,
                    (fast.global_parameters[2] - slow.global_parameters[2]).abs().max().item<double>(), 0);
   constexpr double kClip = 0.01;
   PilotRun clipped{

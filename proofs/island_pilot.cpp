@@ -222,15 +222,16 @@ void train_island(const PilotRun& run, const Mixture& mixture, const std::vector
         {model.parameters()[i].name, model.parameters()[i].tensor, model.gradients()[i].tensor, model.parameters()[i].tensor.dim() == 2});
   const auto optimizer = optim::make_optimizer({.beta2 = run.beta2, .weight_decay = run.weight_decay}, pieces);
   const sync::SyncOptions& options = run.sync;
-  const auto rule = sync::make_sync(options, {.replica_group = run.alone ? world.alone() : world.everyone(),
-                                              .model_group = world.alone(),
-                                              .parameters = model.parameters(),
-                                              .gradients = model.gradients(),
-                                              .model = model.whole(),
-                                              .steps = run.steps,
-                                              .seed = run.seed});
+  const sync::Replica replica{.replica_group = run.alone ? world.alone() : world.everyone(),
+                              .model_group = world.alone(),
+                              .parameters = model.parameters(),
+                              .gradients = model.gradients(),
+                              .model = model.whole(),
+                              .steps = run.steps,
+                              .seed = run.seed};
+  const auto rule = run.reference ? run.reference(replica) : sync::make_sync(options, replica);
   rule->begin(0);
-  const bool every_step = options.kind == "all_reduce";
+  const bool every_step = !run.reference && options.kind == "all_reduce";
   const base::Random draw = base::Random(run.seed).for_purpose("batches").for_index(me);
   const auto model_now = [&] {
     const std::vector<at::Tensor> global_parameters = rule->global_parameters();

@@ -88,8 +88,9 @@ struct PilotRun {
   uint64_t seed = 1;
   int islands = 8;
   int64_t steps = 1200;
-  sync::SyncOptions sync = {};  // all_reduce: every step
-  bool alone = false;           // islands never talk; their first one is what counts
+  sync::SyncOptions sync = {};                                                      // all_reduce: every step
+  std::function<std::unique_ptr<sync::Sync>(const sync::Replica&)> reference = {};  // in the place of the product's rule
+  bool alone = false;                                                               // islands never talk; their first one is what counts
   double rate = 3e-3;
   bool constant_rate = false;
   double beta2 = 0.999, weight_decay = 0;

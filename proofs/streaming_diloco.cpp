@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "comm/group.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
 #include "proofs/curves_svg.h"
@@ -24,6 +25,39 @@ constexpr int kIslands = 8;
 
 double furthest(const at::Tensor& a, const at::Tensor& b) { return (a - b).abs().max().item<double>(); }
 
+// DiLoCo by fragments, one layer of the pilot each, by an all-reduce for each parameter: g = mean(theta - theta_m), b <- mu b + g,
+// theta <- theta - eta (mu b + g). All fragments are sent at the end of a round, or one after the other.
+class FragmentReference final : public sync::Sync {
+ public:
+  FragmentReference(const sync::Replica& replica, bool at_once) : replica_(replica), at_once_(at_once) {
+    for (const mesh::NamedTensor& one : replica.parameters) {
+      anchors_.push_back(one.tensor.clone());
+      momenta_.push_back(at::zeros_like(one.tensor));
+    }
+  }
+  comm::Work after_step(const sync::StepFacts& facts) override {
+    constexpr double kRate = 0.7, kMomentum = 0.9;
+    for (size_t i = 0; i < anchors_.size(); ++i) {
+      const auto layer = static_cast<int64_t>(i / 2);  // weight and bias
+      if (facts.step % kEvery != (at_once_ ? 0 : (layer + 1) * kEvery / 3 % kEvery)) continue;
+      at::Tensor gradient = (anchors_[i] - replica_.parameters[i].tensor).contiguous();
+      replica_.replica_group.all_reduce(gradient, comm::Reduce::sum, {comm::Purpose::gradient, "update"}).wait();
+      gradient = gradient / replica_.replica_group.size();
+      momenta_[i] = kMomentum * momenta_[i] + gradient;
+      anchors_[i] = anchors_[i] - kRate * (kMomentum * momenta_[i] + gradient);
+      replica_.parameters[i].tensor.copy_(anchors_[i]);
+    }
+    return comm::Work::done();
+  }
+  std::vector<at::Tensor> global_parameters() override { return anchors_; }
+  void on_membership(const sync::Membership&) override {}
+
+ private:
+  sync::Replica replica_;
+  bool at_once_;
+  std::vector<at::Tensor> anchors_, momenta_;
+};
+
 // 1. What must be equal is.
 void exactness(const ProofOptions& options, Findings& findings, base::Log& log) {
   log.info("exactness");
@@ -35,11 +69,18 @@ void exactness(const ProofOptions& options, Findings& findings, base::Log& log) 
                    furthest(run_pilot(average).global_parameters[2], mean_of(run_pilot(apart).own)), 1e-6);
 
   PilotRun plain{.seed = options.seed, .islands = 4, .steps = 120, .sync = diloco(kEvery, 0.7, 0.9)};
-  PilotRun one_fragment = plain;
-  one_fragment.sync = streaming(kEvery, 0.7, 0.9, 0, 0, "fp32");
-  one_fragment.sync.outer.fragment_layers = 3;
-  findings.at_most("1. fragments that are all sent at the same step, no delay: largest difference to plain DiLoCo", 0,
-                   furthest(run_pilot(one_fragment).global_parameters[1], run_pilot(plain).global_parameters[1]), 1e-6);
+  plain.finish = false;
+  const auto by_fragments = [&](bool at_once) {
+    PilotRun run = plain;
+    run.reference = [at_once](const sync::Replica& replica) { return std::make_unique<FragmentReference>(replica, at_once); };
+    return run_pilot(run).global_parameters[1];
+  };
+  PilotRun in_turn = plain;
+  in_turn.sync = streaming(kEvery, 0.7, 0.9, 0, 0, "fp32");
+  findings.at_most("1. plain DiLoCo: largest difference to three fragments that are all sent at the same step, written by themselves", 0,
+                   furthest(run_pilot(plain).global_parameters[1], by_fragments(true)), 1e-6);
+  findings.at_most("1. streaming without delay: largest difference to the same fragments, each sent at its own step", 0,
+                   furthest(run_pilot(in_turn).global_parameters[1], by_fragments(false)), 1e-6);
 
   PilotRun coarse{.seed = options.seed, .islands = 4, .steps = 200, .sync = streaming(kEvery, 0.4, 0.9, 2, 0.5, "e3m0")};
   coarse.finish = false;
@@ -259,10 +300,23 @@ void text(const ProofOptions& options, Findings& findings, base::Log& log) {
   }
   ratio_near_one(findings, "2. text, 4 islands: held-out loss of streaming, 4 bits, to fp32", coarse, exact, 0.02);
   at_most_ratio(findings, "2. text: streaming, 4 bits, one step late, to DiLoCo at the same outer rate", coarse, plain, 1.10);
-  const char* to_sum = "2. text: held-out loss of DiLoCo to that of an all-reduce at every step";
-  if (!options.full) return findings.skip(to_sum, "takes longer runs: --full");
-  const double sum = loss("an all-reduce at every step", "", {}), diloco = loss("diloco", "diloco", {});
+  const std::string to_sum = "2. text: held-out loss of DiLoCo to that of an all-reduce at every step",
+                    to_mean = "2. text: held-out loss of DiLoCo to that of plain averaging",
+                    no_delay = "2. text: streaming without delay to DiLoCo at the same outer rate (relative difference)",
+                    two_late = "2. text: streaming, 2 steps late, half blended, to no delay";
+  if (!options.full) {
+    for (const std::string& claim : {to_sum, to_mean, no_delay, two_late}) findings.skip(claim, "takes longer runs: --full");
+    return;
+  }
+  const double sum = loss("an all-reduce at every step", "", {}), diloco = loss("diloco", "diloco", {}),
+               mean = loss("plain averaging", "diloco", {"sync.island.outer_lr=1", "sync.island.outer_momentum=0"}),
+               at_once = loss("streaming fp32, no delay", "streaming_diloco",
+                              {layers, extras, "sync.island.wire=fp32", "sync.island.delay=0", "sync.island.blend=0"}),
+               late = loss("streaming fp32, 2 late", "streaming_diloco", {layers, extras, "sync.island.wire=fp32", "sync.island.delay=2"});
   findings.at_most(to_sum, sum, diloco, 1.15 * sum);
+  findings.at_most(to_mean, mean, diloco, 0.90 * mean);
+  findings.at_most(no_delay, plain[0], std::abs(at_once - plain[0]) / plain[0], 0.02);
+  findings.at_most(two_late, at_once, late / at_once, 1.10);
 }
 
 }  // namespace

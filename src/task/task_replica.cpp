@@ -94,6 +94,7 @@ void TaskReplica::build() {
   train::Engine& engine = job_.engine;
   const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(job_.config.device);
   engine.trained = {};
+  for (const model::Parameter& one : engine.model->parameters()) engine.trained.full.push_back({one.name, one.elements()});
   engine.sync.reset();
   engine.store = std::make_unique<parallel::ParameterStore>(
       parallel::ParameterStore::Parts{.world = world,

@@ -33,6 +33,7 @@ struct IslandRun {
   bool finish = true;
   std::function<void(comm::Bridge&)> ready = {};
   std::function<void(comm::Bridge&, Sync&, int64_t step)> after = {};
+  std::function<void(int partner)> met = {};  // after a round of a rule that has partners
   std::function<bool()> stopping = {};
   std::optional<comm::LinkModel> links = {};
   std::shared_ptr<IslandRun> again = {};  // its next incarnation, after this one
@@ -76,7 +77,9 @@ inline IslandResult run_island(const IslandRun& island_run) {
       if (const auto position = rule->take_new_position()) step = end.returned = *position;
       for (const auto& [name, value] : rule->metrics()) {
         if (name == "islands") end.included = static_cast<int>(value);
-        if (name == "partner") end.partners[step] = static_cast<int>(value);
+        if (name != "partner") continue;
+        end.partners[step] = static_cast<int>(value);
+        if (island_run.met) island_run.met(static_cast<int>(value));
       }
       if (island_run.after) island_run.after(bridge, *rule, step);
     }

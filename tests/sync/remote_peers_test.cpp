@@ -1,5 +1,7 @@
 // NoLoCo, CO2 and gossip between remote islands: the results of one world, and islands that come, go, die and stand still.
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <set>
 
 #include <gtest/gtest.h>
@@ -77,12 +79,17 @@ struct Died : std::exception {};
 // Of three islands one dies. By the permutation of three each of the others would have no partner in a third of the rounds, and the dead
 // one in another third.
 TEST(RemotePeers, ADeadIslandLeavesThePermutation) {
-  constexpr int64_t kSteps = 1000;
+  constexpr int64_t kSteps = 3000;
   std::vector<IslandRun> runs = runs_of(3, pairs(), kSteps);
-  for (IslandRun& run : runs)
-    run.after = [](comm::Bridge& bridge, Sync&, int64_t step) {
-      if (step == 100) until(bridge, [&] { return !bridge.reachable(2); });
+  std::array<int, 3> together{};  // rounds in a row of the two that are left
+  for (int me = 0; me < 2; ++me) {
+    int& rounds = together[static_cast<size_t>(me)];
+    runs[static_cast<size_t>(me)].met = [&rounds, me](int partner) { rounds = partner == 1 - me ? rounds + 1 : 0; };
+    // Steps take no time here, and to leave takes the others a second or two.
+    runs[static_cast<size_t>(me)].after = [&rounds](comm::Bridge& bridge, Sync&, int64_t step) {
+      if (step > 100 && rounds < 10) bridge.wait(std::chrono::milliseconds(5));
     };
+  }
   runs[2].after = [](comm::Bridge&, Sync&, int64_t step) {
     if (step == 42) throw Died();
   };

@@ -1,6 +1,7 @@
 // Bad inputs: recipes, run directories with their snapshots, keys and certificates.
 #include <filesystem>
 
+#include "base/check.h"
 #include "base/checksum.h"
 #include "hostile_cases.h"
 #include "snapshot/manifest.h"
@@ -94,6 +95,41 @@ HostileCase forged(const std::string& name, const Bytes& state, std::vector<std:
       name, [state](const HostileFolder& in) { forge(in, "training/state.json", state.text()); }, std::move(said));
 }
 
+HostileCase forged_pieces(const std::string& name, const std::function<std::string(std::string)>& spoil, std::vector<std::string> said) {
+  const std::string file = "training/pieces.json";
+  return resumed(
+      name, [spoil, file](const HostileFolder& in) { forge(in, file, spoil(in.text(kNew + file))); }, std::move(said));
+}
+
+std::string replaced(std::string text, std::string_view from, std::string_view to) {
+  const size_t at = text.find(from);
+  CAIRN_CHECK(at != std::string::npos, "the text does not hold {}", from);
+  return text.replace(at, from.size(), to);
+}
+
+HostileCases pieces() {
+  const auto with = [](std::string_view from, std::string_view to) {
+    return [from = std::string(from), to = std::string(to)](const std::string& text) { return replaced(text, from, to); };
+  };
+  return {
+      forged_pieces("pieces_not_json", [](const std::string&) { return "{"; }, {"pieces.json", "JSON"}),
+      forged_pieces("pieces_a_list", [](const std::string&) { return "[]"; }, {"pieces.json"}),
+      forged_pieces("pieces_a_million_deep", [](const std::string&) { return std::string(500'000, '['); }, {"pieces.json", "nested"}),
+      forged_pieces("pieces_with_a_hole", with("\"elements\":[0,", "\"elements\":[1,"), {"pieces.json", "of its", "elements"}),
+      forged_pieces("pieces_twice",
+                    with("\"pieces\":[{",
+                         "\"pieces\":[{\"file\":\"training/rank-00000.safetensors\",\"name\":\"x\",\"dims\":[],\"elements\":[0,0]},{"),
+                    {"pieces.json", "another shape"}),
+      forged_pieces("pieces_beyond_their_tensor", with("\"elements\":[0,", "\"elements\":[0,9"), {"pieces.json", "elements"}),
+      forged_pieces("pieces_in_no_file", with("training/rank-00000.safetensors", "../../../secret.safetensors"),
+                    {"pieces.json", "no file"}),
+      forged_pieces("pieces_of_another_file", with("training/rank-00000.safetensors", "training/rank-00001.safetensors"),
+                    {"pieces.json", "rank-00001", "not there"}),
+      forged_pieces("pieces_of_an_unknown_dtype", with("\"dtype\":\"F32\"", "\"dtype\":\"F33\""), {"pieces.json", "F33"}),
+      forged_pieces("pieces_of_a_huge_tensor", with("\"shape\":[", "\"shape\":[4611686018427387904,4,"), {"pieces.json", "shape"}),
+  };
+}
+
 HostileCases runs() {
   const std::vector<std::string> generate{"generate", "r", "--ids", "1", "--tokens", "1"};
   return {
@@ -112,10 +148,10 @@ HostileCases runs() {
               [](const HostileFolder& in) { alone(in), in.replace(kNew + "manifest.json", "cairn-snapshot", "x"); }, {"manifest.json"}),
       resumed(
           "manifest_of_another_version",
-          [](const HostileFolder& in) { alone(in), in.replace(kNew + "manifest.json", "\"format_version\": 1", "\"format_version\": 99"); },
+          [](const HostileFolder& in) { alone(in), in.replace(kNew + "manifest.json", "\"format_version\":2", "\"format_version\":99"); },
           {"version 99"}),
       resumed("manifest_of_another_step",
-              [](const HostileFolder& in) { alone(in), in.replace(kNew + "manifest.json", "\"step\": 4", "\"step\": 7"); }, {"step 7"}),
+              [](const HostileFolder& in) { alone(in), in.replace(kNew + "manifest.json", "\"step\":4", "\"step\":7"); }, {"step 7"}),
       resumed("manifest_with_a_way_out",
               [](const HostileFolder& in) { alone(in), in.replace(kNew + "manifest.json", "\"config.json\"", "\"../../../secret\""); },
               {"manifest.json"}),
@@ -127,10 +163,10 @@ HostileCases runs() {
               {"model.safetensors", "checksum"}),
       resumed("weights_missing", [](const HostileFolder& in) { alone(in), in.remove(kNew + "model.safetensors"); },
               {"model.safetensors", "missing"}),
-      resumed("optimizer_flipped", [](const HostileFolder& in) { alone(in), in.flip(kNew + "training/optimizer.safetensors", -5); },
-              {"optimizer.safetensors", "checksum"}),
-      resumed("optimizer_is_a_pipe", [](const HostileFolder& in) { alone(in), in.pipe(kNew + "training/optimizer.safetensors"); },
-              {"optimizer.safetensors", "not a regular file"}),
+      resumed("optimizer_flipped", [](const HostileFolder& in) { alone(in), in.flip(kNew + "training/rank-00000.safetensors", -5); },
+              {"rank-00000.safetensors", "checksum"}),
+      resumed("optimizer_is_a_pipe", [](const HostileFolder& in) { alone(in), in.pipe(kNew + "training/rank-00000.safetensors"); },
+              {"rank-00000.safetensors", "not a regular file"}),
       resumed("state_flipped", [](const HostileFolder& in) { alone(in), in.flip(kNew + "training/state.json", 20); },
               {"state.json", "checksum"}),
       resumed("both_damaged",
@@ -220,7 +256,7 @@ HostileCases keys() {
 
 HostileCases hostile_runs() {
   HostileCases all;
-  for (const HostileCases& part : {recipes(), runs(), keys()}) all.insert(all.end(), part.begin(), part.end());
+  for (const HostileCases& part : {recipes(), pieces(), runs(), keys()}) all.insert(all.end(), part.begin(), part.end());
   return all;
 }
 

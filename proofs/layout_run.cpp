@@ -119,9 +119,8 @@ Tensors snapshot_tensors(const std::filesystem::path& run, const std::string& se
   base::Log log = base::Log::quiet();
   const std::optional<snapshot::OpenSnapshot> opened = snapshot::open_latest(run.string(), log);
   Tensors tensors;
-  if (!opened) return tensors;
-  const snapshot::Safetensors& file = opened->section(section);
-  for (const auto& entry : file.entries()) tensors[entry.name] = file.view(entry).clone();
+  if (!opened || !opened->has_section(section)) return tensors;
+  for (const auto& entry : opened->entries(section)) tensors[entry.name] = opened->tensor(section, entry.name).clone();
   return tensors;
 }
 

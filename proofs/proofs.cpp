@@ -4,6 +4,7 @@
 namespace cairn::study {
 
 void prove_same_answer(const ProofOptions&, Findings&, base::Log&);
+void prove_in_memory_ft(const ProofOptions&, Findings&, base::Log&);
 void prove_hostile(const ProofOptions&, Findings&, base::Log&);
 void prove_zero(const ProofOptions&, Findings&, base::Log&);
 void prove_zero_on_gpu(const ProofOptions&, Findings&, base::Log&);
@@ -28,14 +29,20 @@ void prove_streaming_diloco(const ProofOptions&, Findings&, base::Log&);
 void prove_streaming_diloco_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_hdee(const ProofOptions&, Findings&, base::Log&);
 void prove_hdee_on_gpu(const ProofOptions&, Findings&, base::Log&);
+void prove_datastates(const ProofOptions&, Findings&, base::Log&);
 void prove_masha(const ProofOptions&, Findings&, base::Log&);
+void prove_c4(const ProofOptions&, Findings&, base::Log&);
 void prove_one_byte(const ProofOptions&, Findings&, base::Log&);
 void prove_one_byte_on_gpu(const ProofOptions&, Findings&, base::Log&);
+void prove_gradient_coding(const ProofOptions&, Findings&, base::Log&);
+void prove_universal_checkpointing(const ProofOptions&, Findings&, base::Log&);
 
 const std::vector<Proof>& proofs() {
   static const std::vector<Proof> list{
       {"same-answer", "The same losses on any number of ranks, and after any interruption.", prove_same_answer},
       {"hostile", "Bad files are refused with a clear message, within a second, in bounded memory.", prove_hostile},
+      {"in-memory-ft", "Snapshots in memory that outlives ranks, with parity across nodes: a lost rank or node costs a step or two.",
+       prove_in_memory_ft},
       {"zero", "Optimizer state, gradients and parameters sharded over replicas: the same answer in less memory.", prove_zero,
        prove_zero_on_gpu},
       {"megatron", "Tensor, interleaved pipeline and data parallelism together: the same answer, small bubbles, few bytes.", prove_megatron,
@@ -59,9 +66,15 @@ const std::vector<Proof>& proofs() {
        prove_single_merging, prove_single_merging_on_gpu},
       {"hdee", "Domain experts that never communicate, each as large or trained as long as its domain needs: better at equal compute.",
        prove_hdee, prove_hdee_on_gpu},
+      {"datastates", "Snapshots that are copied while training goes on: no wait, and the state of their step.", prove_datastates},
       {"masha", "Saddle points and games over devices: compressed messages that still lead to the exact solution.", prove_masha},
+      {"c4", "The rank or link that holds up a run, found from the records of its collectives; traffic on planned paths.", prove_c4},
       {"one-byte", "Fine-tuning by forward passes alone over machines that come and go: one byte for each slope.", prove_one_byte,
-       prove_one_byte_on_gpu}};
+       prove_one_byte_on_gpu},
+      {"gradient-coding", "Workers that are late do not hold up training: exact gradients from those that are on time.",
+       prove_gradient_coding},
+      {"universal-checkpointing", "Saved in whatever layout a run trains in, resumed in any other: bitwise the same state, few bytes.",
+       prove_universal_checkpointing}};
   return list;
 }
 

@@ -19,7 +19,7 @@
 #include "snapshot/snapshot.h"
 #include "study/claims.h"
 #include "train/build.h"
-#include "train/state/restore.h"
+#include "train/state/snapshot_writer.h"
 #include "train/take_step.h"
 
 namespace cairn::study {
@@ -84,9 +84,11 @@ int64_t step_after_killed_save(const base::Recipe& recipe, const Assignments& se
       train::take_step(*job);
       ++job->progress.steps_done;
     }
+    base::Log quiet = base::Log::quiet();
     try {
-      if (const auto contents = train::collect(*job)) snapshot::save(run.string(), *contents, {}, disk);
-    } catch (const Error&) {  // rank 0 is dead; what is on disk is what counts
+      const base::RealClock clock;
+      train::SnapshotWriter(*job, quiet, clock, disk).save();
+    } catch (const Error&) {  // a rank is dead; what is on disk is what counts
     }
   });
   base::Log log = base::Log::quiet();

@@ -19,6 +19,8 @@ struct LaunchArguments {
   bool nproc_given = false;
   // Several machines.
   int nnodes = 0, node_rank = -1;  // 0 and -1: not given
+  std::string interfaces;          // addresses of this machine, or auto; empty: the one that leads to the others
+  int channels = 1;                // connections to each rank of another machine
   std::string rendezvous, address, key, tls_authority, tls_certificate, tls_key;
 };
 
@@ -85,10 +87,17 @@ struct TokenizeArguments {
 struct SnapshotArguments {
   std::string action, source, out, tokenizer, adapter, dtype = "fp32";
   std::string log;                  // of replay
-  std::vector<std::string> models;  // of merge
-  std::vector<double> weights;      // of merge: one for each model; empty: equal
+  std::vector<std::string> models;  // of merge, and the two of diff
+  std::string mesh;                 // of reshape; likewise sets
+  std::vector<std::string> sets;
+  std::vector<double> weights;  // of merge: one for each model; empty: equal
   bool undo = false, only_adapter = false, json = false;
   int64_t shard_bytes = 5'000'000'000;
+};
+
+struct DiagnoseArguments {
+  std::string run;
+  bool json = false;
 };
 
 struct LogitsArguments {
@@ -175,6 +184,7 @@ enum class Command {
   verify,
   logits,
   key,
+  diagnose,
   doctor,
   version,
   reference,
@@ -201,6 +211,7 @@ struct Arguments {
   LogitsArguments logits;
   DataArguments data;
   KeyArguments key;
+  DiagnoseArguments diagnose;
   CompletionArguments completion;
   ProveArguments prove;
   BenchArguments bench;

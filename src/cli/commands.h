@@ -8,6 +8,7 @@ namespace cairn::cli {
 struct ChatArguments;
 struct CompletionArguments;
 struct DataArguments;
+struct DiagnoseArguments;
 struct EvalArguments;
 struct GenerateArguments;
 struct KeyArguments;
@@ -36,6 +37,8 @@ int replay_command(const ReplayArguments& a);
 int tokenize_command(const TokenizeArguments& a);
 int snapshot_command(const SnapshotArguments& a);
 int inspect_snapshot(const SnapshotArguments& a);  // of snapshot_command
+int diff_snapshots(const SnapshotArguments& arguments);
+int reshape_snapshot(const SnapshotArguments& arguments);
 int verify_snapshot(const SnapshotArguments& a);
 int plan_command(const PlanArguments& a);
 int schedule_command(const ScheduleArguments& a);
@@ -43,6 +46,7 @@ int verify_command(const VerifyArguments& a);
 int logits_command(const LogitsArguments& a);
 int data_command(const DataArguments& a);
 int key_command(const KeyArguments& a);
+int diagnose_command(const DiagnoseArguments& a);
 int doctor_command();
 int version_command();
 std::string version_text();  // "cairn 0.9.0 (libtorch 2.4.0)"

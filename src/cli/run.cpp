@@ -14,6 +14,7 @@
 #include "cli/commands.h"
 #include "cli/environment.h"
 #include "cli/lab_program.h"
+#include "elastic/keeper.h"
 #include "memory/host_allocator.h"
 
 namespace cairn::cli {
@@ -73,6 +74,8 @@ int run_command(const Arguments& arguments, const std::vector<std::string>& comm
       return data_command(arguments.data);
     case Command::key:
       return key_command(arguments.key);
+    case Command::diagnose:
+      return diagnose_command(arguments.diagnose);
     case Command::doctor:
       return doctor_command();
     case Command::version:
@@ -117,6 +120,7 @@ int run_guarded(const std::function<int()>& program) {
 
 int run(int argc, char** argv) {
   return run_guarded([&] {
+    if (const auto keeper = variable(elastic::kKeeperVariable)) return elastic::keeper_main(*keeper);
     const std::optional<Arguments> arguments = parse_arguments(argc, argv);
     return arguments ? run_command(*arguments, {argv + 1, argv + argc}) : 0;
   });

@@ -1,5 +1,6 @@
 #include "comm/completion.h"
 
+#include "comm/flight/recorder.h"
 #include "comm/transport.h"
 
 namespace cairn::comm {
@@ -27,6 +28,7 @@ void Completion::release() noexcept {
 void CompletionQueue::finish(const std::shared_ptr<Transfer>& transfer) {
   if (transfer->done) return;
   transfer->done = true;
+  if (transfer->flight.recorder) transfer->flight.recorder->finished(*transfer);
   queue_.push_back(transfer);
 }
 

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <coroutine>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -11,7 +12,16 @@
 
 namespace cairn::comm {
 
+class FlightRecorder;
 class Transport;
+
+// What the flight recorder knows of a transfer; without a recorder nothing is recorded.
+struct FlightMark {
+  FlightRecorder* recorder = nullptr;
+  uint64_t operation = 0;
+  int64_t bytes = 0;
+  std::chrono::nanoseconds posted{};
+};
 
 // One request to a transport. Transports derive their own kinds.
 struct Transfer {
@@ -25,6 +35,7 @@ struct Transfer {
   std::coroutine_handle<> waiter;
   const std::byte* view = nullptr;  // of a finished recv_view: the bytes
   std::shared_ptr<void> held = {};  // keeps them alive
+  FlightMark flight = {};
 };
 
 // The caller's handle on a transfer: `co_await` it inside a Coroutine. Destroying it before it is done cancels the transfer.

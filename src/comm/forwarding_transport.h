@@ -39,6 +39,7 @@ class ForwardingTransport : public Transport {
   void publish_operation(const Envelope& starting) override { inside_->publish_operation(starting); }
   std::optional<Envelope> last_started(int rank) const override { return inside_->last_started(rank); }
   std::chrono::nanoseconds status_age(int rank) const override { return inside_->status_age(rank); }
+  FlightRecorder* recorder() override { return inside_->recorder(); }
   const std::vector<LostPeer>& lost_peers() const override { return inside_->lost_peers(); }
   bool left(int rank) const override { return inside_->left(rank); }
   void fail(const std::string& reason, int culprit) override { inside_->fail(reason, culprit); }

@@ -22,6 +22,7 @@ void Ledger::merge(const Ledger& other) {
       mine[p].messages += totals[p].messages;
     }
   }
+  channels_.insert(other.channels_.begin(), other.channels_.end());
   recent_.insert(recent_.end(), other.recent_.begin(), other.recent_.end());
   while (static_cast<int64_t>(recent_.size()) > recent_max_) recent_.pop_front();
 }
@@ -82,7 +83,17 @@ std::string Ledger::json() const {
                            totals[p].messages);
     }
   }
-  return fmt::format("{{\n  \"by_purpose\": {{{}\n  }},\n  \"pairs\": [{}\n  ]\n}}\n", purposes, pairs);
+  std::string channels;
+  for (const auto& [which, one] : channels_) {
+    const auto [from, to, number] = which;
+    channels += fmt::format(
+        "{}\n    {{\"from\": {}, \"to\": {}, \"channel\": {}, \"interface\": {}, \"bytes\": {}, \"pieces\": {}, \"moved\": {}, "
+        "\"bytes_per_s\": {:.0f}, \"lost\": {}}}",
+        channels.empty() ? "" : ",", from, to, number, one.plane, one.bytes, one.pieces, one.moved, one.bytes_per_s,
+        one.lost_because.empty() ? "false" : "true");
+  }
+  if (!channels.empty()) channels = fmt::format(",\n  \"channels\": [{}\n  ]", channels);
+  return fmt::format("{{\n  \"by_purpose\": {{{}\n  }},\n  \"pairs\": [{}\n  ]{}\n}}\n", purposes, pairs, channels);
 }
 
 }  // namespace cairn::comm

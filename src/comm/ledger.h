@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "comm/label.h"
@@ -29,9 +30,20 @@ class Ledger {
     bool operator==(const Total&) const = default;
   };
 
+  // One of several connections of a pair (net, channels above 1).
+  struct Channel {
+    int plane = 0;           // the interface that it uses
+    int64_t bytes = 0;       // of payload, written to its socket
+    int64_t pieces = 0;      // likewise
+    int64_t moved = 0;       // of these, sent again on others after it was lost
+    double bytes_per_s = 0;  // measured last; 0: never
+    std::string lost_because = {};
+  };
+
   explicit Ledger(int64_t recent_max = 4096);
 
   void book(const Message& message);
+  void set_channel(int from, int to, int channel, Channel state) { channels_[{from, to, channel}] = std::move(state); }
   void merge(const Ledger& other);
 
   int64_t bytes_sent(int rank, Purpose purpose) const;
@@ -39,14 +51,17 @@ class Ledger {
   Total total(Purpose purpose) const;
   Total total() const;
   Total between(int from, int to, Purpose purpose) const;
-  const std::deque<Message>& recent() const { return recent_; }  // the last messages, oldest first
+  const std::map<std::tuple<int, int, int>, Channel>& channels() const { return channels_; }  // by from, to, number
+  const std::deque<Message>& recent() const { return recent_; }                               // the last messages, oldest first
 
-  // {"by_purpose": {"gradient": {"bytes", "messages"}, ...}, "pairs": [{"from", "to", "purpose", "bytes", "messages"}, ...]}
+  // {"by_purpose": {"gradient": {"bytes", "messages"}, ...}, "pairs": [{"from", "to", "purpose", "bytes", "messages"}, ...]}; with channels
+  // also "channels": [{"from", "to", "channel", "interface", "bytes", "pieces", "moved", "bytes_per_s", "lost"}, ...]
   std::string json() const;
 
  private:
   int64_t recent_max_;
   std::map<std::pair<int, int>, std::array<Total, kPurposes>> pairs_;
+  std::map<std::tuple<int, int, int>, Channel> channels_;
   std::deque<Message> recent_;
 };
 

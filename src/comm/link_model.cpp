@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "base/check.h"
@@ -38,7 +39,7 @@ Nanoseconds least_of(const LinkModel& model) {
   return whole(static_cast<double>(least.count()) * std::exp(-kSigmasBelow * model.latency_sigma));
 }
 
-double bytes_per_s(const LinkModel& model, int from, int to) {
+double bandwidth_of(const LinkModel& model, int from, int to) {
   return model.bytes_per_s_matrix.empty() ? model.bytes_per_s
                                           : model.bytes_per_s_matrix[static_cast<size_t>(from)][static_cast<size_t>(to)];
 }
@@ -58,6 +59,21 @@ void check_bandwidths(const LinkModel& model, int ranks) {
 
 }  // namespace
 
+namespace {
+
+void check_planes(const LinkModel& model) {
+  for (const double one : model.planes)
+    if (!(one > 0)) base::fail_input("link.planes holds {}: must be above 0", one);
+  if (!model.planes.empty() && !model.bytes_per_s_matrix.empty())
+    base::fail_input("link.planes with link.bytes_per_s_matrix: a pair has one bandwidth or one for each plane. Use one of them");
+  for (const LinkModel::PlaneChange& change : model.plane_changes)
+    if (change.plane < 0 || change.plane >= static_cast<int>(model.planes.size()) || !(change.factor >= 0))
+      base::fail_input("link.plane_changes: plane {} of {} by {}: must be a plane and a factor of at least 0", change.plane,
+                       model.planes.size(), change.factor);
+}
+
+}  // namespace
+
 void check(const LinkModel& model, int ranks) {
   CAIRN_CHECK(ranks >= 1, "links among {} ranks", ranks);
   if (!(model.bytes_per_s > 0)) base::fail_input("link.bytes_per_s = {}: must be above 0", model.bytes_per_s);
@@ -69,6 +85,7 @@ void check(const LinkModel& model, int ranks) {
     base::fail_input("link.retransmit_after = {} ns: must be above 0", model.retransmit_after.count());
   }
   check_bandwidths(model, ranks);
+  check_planes(model);
   const auto& matrix = model.latency_matrix;
   if (matrix.empty()) return;
   if (static_cast<int>(matrix.size()) != ranks) base::fail_input("link.latency_matrix has {} rows for {} ranks", matrix.size(), ranks);
@@ -94,9 +111,9 @@ LinkFacts facts_of(const LinkModel& model, const std::vector<int>& ranks) {
     for (size_t i = 0; i < ranks.size(); ++i) latency = std::max(latency, model.latency_matrix[ranks[i]][ranks[(i + 1) % ranks.size()]]);
   }
   facts.latency = whole(static_cast<double>(latency.count()) * (1 + model.jitter / 2));
-  facts.bytes_per_s = model.bytes_per_s;
+  facts.bytes_per_s = model.planes.empty() ? model.bytes_per_s : std::accumulate(model.planes.begin(), model.planes.end(), 0.0);
   for (size_t i = 0; i < ranks.size() && !model.bytes_per_s_matrix.empty(); ++i) {
-    const double next = bytes_per_s(model, ranks[i], ranks[(i + 1) % ranks.size()]);
+    const double next = bandwidth_of(model, ranks[i], ranks[(i + 1) % ranks.size()]);
     facts.bytes_per_s = i == 0 ? next : std::min(facts.bytes_per_s, next);
   }
   return facts;
@@ -104,14 +121,29 @@ LinkFacts facts_of(const LinkModel& model, const std::vector<int>& ranks) {
 
 namespace {
 constexpr Nanoseconds kBurst = std::chrono::microseconds(100);
+constexpr Nanoseconds kNever = std::chrono::hours(24);  // what a plane takes that passes nothing
+}  // namespace
+
+double Shaper::bytes_per_s(int from, int to, Nanoseconds now, int plane) const {
+  if (model_.planes.empty()) return bandwidth_of(model_, from, to);
+  plane %= static_cast<int>(model_.planes.size());
+  const double rate = model_.planes[static_cast<size_t>(plane)];
+  double factor = 1;
+  for (const LinkModel::PlaneChange& change : model_.plane_changes)
+    if (change.plane == plane && now >= change.after) factor = change.factor;
+  return rate * factor;
 }
 
-Shaper::Transit Shaper::send(int from, int to, int64_t bytes, Nanoseconds now) {
+Shaper::Transit Shaper::send(int from, int to, int64_t bytes, Nanoseconds now, int plane) {
   Link& way = link(from, to);
   const uint64_t number = way.messages++;
   const double slowdown = std::max(ranks_[from].slowdown, ranks_[to].slowdown);
-  Nanoseconds& free = model_.contention == LinkModel::Contention::per_pair ? way.free : ranks_[from].out_free;
-  free = std::max(free, now) + wire_time(bytes, bytes_per_s(model_, from, to), slowdown);
+  std::vector<Nanoseconds>& ports = model_.contention == LinkModel::Contention::per_pair ? way.free : ranks_[from].out_free;
+  ports.resize(std::max<size_t>(model_.planes.size(), 1));
+  plane %= static_cast<int>(ports.size());
+  Nanoseconds& free = ports[static_cast<size_t>(plane)];
+  const double rate = bytes_per_s(from, to, now, plane);
+  free = std::max(free, now) + (rate > 0 ? wire_time(bytes, rate, slowdown) : kNever);
   if (model_.latency_sigma == 0 || number == 0 || now - way.handed_in > kBurst) way.burst = number;
   way.handed_in = now;
   const double latency = latency_ns(way, from, to, way.burst) * slowdown;
@@ -125,7 +157,7 @@ Shaper::Transit Shaper::send(int from, int to, int64_t bytes, Nanoseconds now) {
 }
 
 Nanoseconds Shaper::receive(int to, int64_t bytes, Nanoseconds arrives) {
-  if (model_.contention == LinkModel::Contention::per_pair) return arrives;
+  if (model_.contention == LinkModel::Contention::per_pair || !model_.planes.empty()) return arrives;
   Rank& card = ranks_[to];
   const Nanoseconds needs = wire_time(bytes, model_.bytes_per_s, card.slowdown);
   card.in_free = std::max(card.in_free + needs, arrives);

@@ -26,6 +26,17 @@ struct LinkModel {
   std::chrono::nanoseconds retransmit_after = std::chrono::milliseconds(200);
   // per_pair: each direction of each pair has the bandwidth to itself. per_nic: all links of a rank share its NIC, in and out separately.
   Contention contention = Contention::per_pair;
+  // Bandwidths of parallel planes (interfaces), which replace `bytes_per_s`; empty: there is one plane. Each plane has its own NICs, so
+  // with per_nic all channels of a rank on one plane share that plane's port on the way out; the way in is not shared then.
+  std::vector<double> planes = {};
+  // From `after` on (on the clock of `now` in send) a plane has `factor` of its bandwidth; 0: nothing passes any more.
+  struct PlaneChange {
+    int plane = 0;
+    std::chrono::nanoseconds after{};
+    double factor = 1;
+    bool operator==(const PlaneChange&) const = default;
+  };
+  std::vector<PlaneChange> plane_changes = {};
 
   bool operator==(const LinkModel&) const = default;
 };
@@ -49,7 +60,9 @@ class Shaper {
   Shaper(LinkModel model, int ranks, uint64_t seed);
 
   // A message sent at `now`. Calls for one sender must be in the order of time.
-  Transit send(int from, int to, int64_t bytes, std::chrono::nanoseconds now);
+  Transit send(int from, int to, int64_t bytes, std::chrono::nanoseconds now, int plane = 0);
+  // Of one plane, now; 0: nothing passes.
+  double bytes_per_s(int from, int to, std::chrono::nanoseconds now, int plane) const;
   // When the receiver's NIC is done with a message: later than `arrives` if the NIC is shared and busy.
   std::chrono::nanoseconds receive(int to, int64_t bytes, std::chrono::nanoseconds arrives);
 
@@ -62,16 +75,16 @@ class Shaper {
 
  private:
   struct Link {
-    base::Random even, normal;  // random numbers of this pair
-    std::chrono::nanoseconds free{};
-    std::chrono::nanoseconds resent{};  // arrival of the last message that was sent again
+    base::Random even, normal;                   // random numbers of this pair
+    std::vector<std::chrono::nanoseconds> free;  // by plane
+    std::chrono::nanoseconds resent{};           // arrival of the last message that was sent again
     uint64_t messages = 0;
     uint64_t burst = 0;  // number of its first message
     std::chrono::nanoseconds handed_in{};
   };
   struct Rank {
-    std::vector<Link> links;  // to each rank; made at the first message
-    std::chrono::nanoseconds out_free{};
+    std::vector<Link> links;                         // to each rank; made at the first message
+    std::vector<std::chrono::nanoseconds> out_free;  // by plane
     std::chrono::nanoseconds in_free{};
     double slowdown = 1;
   };

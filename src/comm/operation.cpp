@@ -18,6 +18,7 @@
 
 #include "base/check.h"
 #include "comm/collectives/roll_call.h"
+#include "comm/flight/recorder.h"
 
 namespace cairn::comm {
 namespace {
@@ -100,8 +101,11 @@ void Operation::wait_for(const std::function<bool()>& reached) {
   };
   if (complete || (job && done())) return;
   World& world = group->world;  // a failure may end the group
+  FlightRecorder* const recorder = flight ? group->transport.recorder() : nullptr;
   const auto begun_waiting = world.wall().now();
+  if (recorder) recorder->begin_wait(*flight);
   if (!group->transport.spin(done)) wait_long(done);
+  if (recorder) recorder->end_wait(*flight, complete && error);
   world.waited_ += world.wall().now() - begun_waiting;
 }
 
@@ -115,6 +119,7 @@ void Operation::wait_long(const std::function<bool()>& done) {
     while (!complete) {
       if (transport.drive(done, std::min({until, warn_at, look_at}), describe())) return;
       const auto now = transport.clock().now();
+      if (FlightRecorder* recorder = transport.recorder()) recorder->still_waiting();
       group->resolve_mismatch();
       if (complete) return;
       if (now >= until) {
@@ -244,6 +249,7 @@ Work Group::State::start(Signature signature, Label label, Arguments arguments, 
     return Work(std::move(operation));
   }
   transport.publish_operation(envelope);
+  record(*operation, envelope, algorithm == &send_one);
   operation->keep = std::exchange(keep_next, nullptr);
   if (device) {
     hand_over(*operation, algorithm == &send_one);
@@ -253,6 +259,17 @@ Work Group::State::start(Signature signature, Label label, Arguments arguments, 
   collective ? collectives.push_back(operation) : point_to_point.push_back(operation);
   settle();
   return Work(std::move(operation));
+}
+
+void Group::State::record(Operation& operation, const Envelope& envelope, bool sends) {
+  FlightRecorder* const recorder = transport.recorder();
+  if (!recorder) return;
+  const Signature& signature = operation.signature;
+  const int place = signature.kind == OperationKind::send_recv ? operation.arguments.root : signature.root;
+  const int peer = place >= 0 ? ranks[place] : -1;
+  operation.flight =
+      recorder->begin_operation(envelope, operation.purpose, signature.count * size_of(signature.dtype), peer, sends, operation.begun);
+  operation.exchange.record(recorder, *operation.flight);
 }
 
 void Group::State::settle() {
@@ -390,6 +407,7 @@ void Group::State::check_statuses(const Operation& operation) {
 }
 
 void Group::State::note_end(const Operation& operation) {
+  if (operation.flight) transport.recorder()->end_operation(*operation.flight, operation.error.has_value());
   if (operation.signature.kind == OperationKind::send_recv) return;
   for (auto one = past.rbegin(); one != past.rend(); ++one) {
     if (one->sequence != operation.sequence) continue;

@@ -48,6 +48,7 @@ struct Operation final : Work::State {
   Exchange exchange;
   std::chrono::nanoseconds begun{};
   std::chrono::nanoseconds deadline{};
+  std::optional<uint64_t> flight;  // its number in the flight recorder; unset: not recorded
   bool complete = false;
   std::optional<Error> error;
   std::shared_ptr<void> keep;      // keeps the buffers until it is complete
@@ -93,7 +94,8 @@ struct Group::State {
   DeviceGroup* device_group();
 
   Work start(Signature signature, Label label, Arguments arguments, Coroutine (*algorithm)(Exchange&, const Arguments&));
-  void hand_over(Operation& operation, bool sends);  // starts it on the device
+  void record(Operation& operation, const Envelope& envelope, bool sends);  // in the flight recorder
+  void hand_over(Operation& operation, bool sends);                         // starts it on the device
   // Completes finished operations in order; fails all if a member is lost or an operation failed.
   void settle();
   void give_up(const Operation& operation, const Error& error);

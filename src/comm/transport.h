@@ -18,6 +18,7 @@
 namespace cairn::comm {
 
 class DeviceGroup;
+class FlightRecorder;
 class ShmGroup;
 
 // A rank that is lost, and why.
@@ -81,6 +82,8 @@ class Transport {
     return std::nullopt;
   }                                                                               // what that rank started last, if it can be observed
   virtual std::chrono::nanoseconds status_age(int /*rank*/) const { return {}; }  // an upper bound on the age of that
+
+  virtual FlightRecorder* recorder() { return nullptr; }  // records what this rank does (flight/recorder.h); null: nothing is recorded
 
   virtual const std::vector<LostPeer>& lost_peers() const = 0;
   virtual bool left(int /*rank*/) const { return false; }  // that rank has ended in good order, and all its messages have arrived

@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "base/check.h"
+#include "comm/flight/recorder.h"
 #include "comm/operation.h"
 #include "comm/transport.h"
 
@@ -81,6 +82,7 @@ Group& World::group(std::vector<int> ranks, std::string_view name) {
   CAIRN_CHECK(*low >= 0 && *high < size(), "a group of ranks {} in a world of {}", fmt::join(ranks, " "), size());
   const int position = static_cast<int>(me - ranks.begin());
   const uint64_t id = group_id(ranks, name);
+  if (FlightRecorder* recorder = transport_->recorder()) recorder->add_group(id, name, ranks);
   auto state = std::unique_ptr<Group::State>(new Group::State{
       .world = *this, .transport = *transport_, .ranks = std::move(ranks), .me = position, .id = id, .deadline = options_.deadline});
   slot.reset(new Group(std::move(state)));

@@ -18,6 +18,13 @@ BatchRange SampleShares::samples_of(int64_t samples, int rank) const {
   return {of_island.first + of_rank.first, of_rank.count};
 }
 
+std::vector<BatchRange> SampleShares::computed(int64_t samples) const {
+  if (held.empty()) return {own(samples)};
+  std::vector<BatchRange> ranges;
+  for (const int rank : held) ranges.push_back(samples_of(samples, rank));
+  return ranges;
+}
+
 BatchRange SampleShares::of_step_group(int64_t samples) const {
   const int64_t first = samples_of(samples, step_group_first).first;
   const BatchRange last = samples_of(samples, step_group_first + step_group_ranks - 1);

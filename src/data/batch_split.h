@@ -24,10 +24,14 @@ struct SampleShares {
   int step_group_first = 0, step_group_ranks = 1;  // the shares of its step group
   int island = 0, islands = 1;                     // of islands that are separate worlds
   double data_share = 1;                           // 1 / the ranks that have the same samples: they count them once together
+  // The shares whose samples this rank computes, where a method gives it those of other ranks too (gradient coding); empty: its own.
+  std::vector<int> held = {};
 
   // The samples of the rank with share `rank`, out of `samples` in a global batch.
   BatchRange samples_of(int64_t samples, int rank) const;
   BatchRange own(int64_t samples) const { return samples_of(samples, data_rank); }
+  // What this rank computes: its own samples, or those of each share in `held`.
+  std::vector<BatchRange> computed(int64_t samples) const;
   // The samples of the whole step group.
   BatchRange of_step_group(int64_t samples) const;
   // The most samples that any rank of any island has.

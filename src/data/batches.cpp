@@ -27,11 +27,12 @@ BatchCounts BatchSource::counts(const BatchIndex& index) const {
 
 mesh::Batch BatchSource::make(const BatchIndex& index) const {
   const std::vector<int64_t> all = ids(index);
-  const BatchRange own = shares_.own(static_cast<int64_t>(all.size()));
-  const auto own_ids = std::span(all).subspan(static_cast<size_t>(own.first), static_cast<size_t>(own.count));
+  std::vector<int64_t> own_ids;
+  for (const BatchRange& range : shares_.computed(static_cast<int64_t>(all.size())))
+    own_ids.insert(own_ids.end(), all.begin() + range.first, all.begin() + range.first + range.count);
   mesh::Batch batch = fill(own_ids);
   if (subset_.weighted()) {
-    batch.weights = at::empty({own.count}, at::kFloat);
+    batch.weights = at::empty({static_cast<int64_t>(own_ids.size())}, at::kFloat);
     for (size_t i = 0; i < own_ids.size(); ++i) batch.weights.mutable_data_ptr<float>()[i] = subset_.weight(own_ids[i]);
   }
   batch.progress = sampler_.progress(index.step - 1);

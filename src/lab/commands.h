@@ -13,6 +13,7 @@ int run(int argc, char** argv);
 int prove_command(const cli::ProveArguments& a);
 int bench_command(const cli::BenchArguments& a);
 int study_command(const cli::StudyArguments& a);
+int study_coded(const cli::StudyArguments& a);  // of which `cairn study coded` is one
 int example_command(const cli::ExampleArguments& a);
 
 // The file of `cairn`, beside this program: jobs start it to train and to generate.

@@ -1,4 +1,4 @@
-// `cairn study hdee`: domain experts at one total of compute.
+// `cairn study`; here `cairn study hdee`, domain experts at one total of compute.
 #include <filesystem>
 
 #include <ATen/Parallel.h>
@@ -25,6 +25,7 @@ constexpr int64_t kResultBytesMax = 64 << 20;
 }  // namespace
 
 int study_command(const cli::StudyArguments& a) {
+  if (a.kind == "coded") return study_coded(a);
   const cli::Signals signals;
   const base::RealClock clock;
   at::set_num_threads(cli::threads_among(1));

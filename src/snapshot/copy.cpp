@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "snapshot/cells.h"
 
 namespace cairn::snapshot {
 namespace {
@@ -55,10 +56,13 @@ void CopyWriter::write(std::span<const std::byte> bytes) {
 
 void CopyWriter::end_file() {
   if (!file_) file_.emplace(staging_.path() / next_->first, 0, disk_);  // an empty file
-  if (file_->bytes_written() != next_->second.bytes || file_->checksum() != next_->second.checksum)
-    base::fail_corrupt((staging_.path() / next_->first).string(), "the copy differs from what the manifest says");
+  const std::filesystem::path path = staging_.path() / next_->first;
+  const FileRecord& expected = next_->second;
+  const auto differs = [&] { base::fail_corrupt(path.string(), "the copy differs from what the manifest says"); };
+  if (file_->bytes_written() != expected.bytes || (expected.cells.empty() && file_->checksum() != expected.checksum)) differs();
   file_->commit();
   file_.reset();
+  if (!expected.cells.empty() && !damaged_cells(expected.cells, base::MappedFile::open(path)->bytes(), path).empty()) differs();
   ++next_;
 }
 

@@ -9,7 +9,8 @@ namespace cairn::snapshot {
 namespace {
 
 constexpr const char* kFormat = "cairn-snapshot";
-constexpr int64_t kFormatVersion = 1;
+constexpr int64_t kFormatVersion = 1, kCellsFormatVersion = 2;  // with files that have cells
+constexpr size_t kCellNumbers = 5;
 constexpr int kDepthMax = 8;
 constexpr std::string_view kTraining = "training/";
 constexpr std::string_view kExtension = ".safetensors";
@@ -34,6 +35,11 @@ uint64_t checksum_of(const std::string& digits, const std::string& of, const std
 FileRecord file_facts(const std::string& name, const base::Json& facts, const std::string& path) {
   if (!is_file_name(name)) base::fail_corrupt(path, "a file name that no snapshot has");
   if (!facts.is_object()) base::fail_corrupt(path, fmt::format("nothing is said about {}", name));
+  if (const auto cells = facts.find("cells"); cells != facts.end()) {
+    FileRecord written{.bytes = value_of<int64_t>(facts, "bytes", path), .cells = cells_from_json(*cells, name, path)};
+    cell_units(written.cells, written.bytes, path);  // refuses those that do not cover the file
+    return written;
+  }
   const auto digits = value_of<std::string>(facts, "xxh3", path);
   FileRecord written{.bytes = value_of<int64_t>(facts, "bytes", path), .checksum = checksum_of(digits, name, path)};
   const auto tensors = facts.find("tensors");
@@ -59,15 +65,43 @@ int64_t total_bytes(const Manifest& manifest) {
   return total;
 }
 
+base::OrderedJson cells_to_json(const std::vector<Cell>& cells) {
+  base::OrderedJson list = base::OrderedJson::array();
+  for (const Cell& cell : cells)
+    list.push_back({cell.offset, cell.rows, cell.row_bytes, cell.stride, fmt::format("{:016x}", cell.checksum)});
+  return list;
+}
+
+std::vector<Cell> cells_from_json(const base::Json& list, const std::string& of, const std::string& path) {
+  const auto fail = [&] { base::fail_corrupt(path, fmt::format("the cells of {} cannot be read", of)); };
+  if (!list.is_array()) fail();
+  std::vector<Cell> cells;
+  for (const base::Json& one : list) {
+    if (!one.is_array() || one.size() != kCellNumbers || !one.back().is_string()) fail();
+    for (size_t i = 0; i + 1 < kCellNumbers; ++i)
+      if (!one[i].is_number_unsigned() || one[i].get<uint64_t>() > uint64_t{1} << 56) fail();
+    cells.push_back({one[0].get<int64_t>(), one[1].get<int64_t>(), one[2].get<int64_t>(), one[3].get<int64_t>(),
+                     checksum_of(one[4].get<std::string>(), fmt::format("a cell of {}", of), path)});
+  }
+  return cells;
+}
+
 std::string format_manifest(const Manifest& manifest) {
-  base::OrderedJson json{
-      {"format", kFormat}, {"format_version", kFormatVersion}, {"cairn_version", manifest.version}, {"step", manifest.step}};
+  const bool cells = std::any_of(manifest.files.begin(), manifest.files.end(), [](const auto& file) { return !file.second.cells.empty(); });
+  base::OrderedJson json{{"format", kFormat},
+                         {"format_version", cells ? kCellsFormatVersion : kFormatVersion},
+                         {"cairn_version", manifest.version},
+                         {"step", manifest.step}};
   for (const auto& [name, file] : manifest.files) {
     base::OrderedJson& facts = json["files"][name];
+    if (!file.cells.empty()) {
+      facts = {{"bytes", file.bytes}, {"cells", cells_to_json(file.cells)}};
+      continue;
+    }
     facts = {{"bytes", file.bytes}, {"xxh3", fmt::format("{:016x}", file.checksum)}};
     for (const auto& [tensor, checksum] : file.tensors) facts["tensors"][tensor] = fmt::format("{:016x}", checksum);
   }
-  return base::pretty(json) + "\n";
+  return (cells ? base::compact(json) : base::pretty(json)) + "\n";  // cells are many numbers
 }
 
 Manifest parse_manifest(const std::string& text, const std::string& path) {
@@ -77,9 +111,8 @@ Manifest parse_manifest(const std::string& text, const std::string& path) {
   if (!json.is_object()) base::fail_corrupt(path, "not a JSON object");
   if (const auto format = value_of<std::string>(json, "format", path); format != kFormat)
     base::fail_corrupt(path, "not the manifest of a Cairn snapshot");
-  if (const auto version = value_of<int64_t>(json, "format_version", path); version != kFormatVersion) {
-    base::fail_corrupt(path, fmt::format("format version {}, this Cairn reads version {}", version, kFormatVersion));
-  }
+  if (const auto version = value_of<int64_t>(json, "format_version", path); version < kFormatVersion || version > kCellsFormatVersion)
+    base::fail_corrupt(path, fmt::format("format version {}, this Cairn reads {} and {}", version, kFormatVersion, kCellsFormatVersion));
   Manifest manifest{
       .step = value_of<int64_t>(json, "step", path), .version = value_of<std::string>(json, "cairn_version", path), .files = {}};
   const auto files = json.find("files");
@@ -92,6 +125,12 @@ bool is_file_name(const std::string& name) {
   const std::string_view view = name;
   return view != kManifestFile && is_plain_name(view.starts_with(kTraining) ? view.substr(kTraining.size()) : view);
 }
+
+std::string rank_file(int rank) { return fmt::format("{}rank-{:05}{}", kTraining, rank, kExtension); }
+
+bool is_rank_file(const std::string& file) { return file.starts_with(fmt::format("{}rank-", kTraining)) && file.ends_with(kExtension); }
+
+bool is_section_name(const std::string& name) { return is_plain_name(name); }
 
 std::string file_of_section(const std::string& section) {
   if (!is_plain_name(section)) base::fail_input("snapshot section \"{}\": a name is letters, digits, '.', '_' and '-'", section);

@@ -65,4 +65,15 @@ void merge_models(const std::vector<Pretrained>& models, std::vector<double> wei
     });
 }
 
+MergedModel merge_folders(const std::vector<std::string>& folders, const std::vector<double>& weights, const std::string& out,
+                          const ExportOptions& options, const base::Disk& disk, base::Log& log) {
+  std::vector<Pretrained> models;
+  for (const std::string& folder : folders) models.push_back(open_pretrained(folder, log));
+  const auto decoder = model::make_decoder(models.front().shape);
+  MergedModel merged{models.front().shape, decoder->layout().views(at::empty({decoder->elements()}))};
+  merge_models(models, weights, merged.parameters);
+  write_pretrained(out, merged.shape, merged.parameters, models.front().texts, options, disk);
+  return merged;
+}
+
 }  // namespace cairn::snapshot

@@ -1,5 +1,10 @@
 #include "snapshot/options.h"
 
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <utility>
+
 namespace cairn::snapshot {
 
 base::Schema<SnapshotOptions> snapshot_schema() {
@@ -10,8 +15,41 @@ base::Schema<SnapshotOptions> snapshot_schema() {
            {"keep", &O::keep, "Snapshots kept on disk, the newest ones.", base::at_least(1)},
            {"last", &O::last, "Whether the end of a run is saved; false for runs that are only measured."},
            {"mode", &O::mode,
-            "sync: training waits until a snapshot is on disk. async: until it is copied to host memory, and goes on while it is written.",
-            kSnapshotModeNames}}};
+            "sync: training waits until a snapshot is on disk. async: until it is copied to host memory, and goes on while it is written. "
+            "lazy: it goes on at once; each piece is copied during forward and backward, before the next update changes it.",
+            kSnapshotModeNames},
+           {"host_bytes", &O::host_bytes,
+            "With mode = lazy: host memory of each rank that copies wait in until they are written, as in \"4GiB\". auto: 1.25 times what "
+            "the rank saves, but at most 40 % of the free memory, shared by the ranks. With less than the rank saves, training may wait "
+            "for the disk."},
+           {"direct_io", &O::direct_io, "With mode = lazy: write past the page cache where the file system can (O_DIRECT)."},
+           {"write_bytes_per_s", &O::write_bytes_per_s,
+            "The rate at which each rank writes snapshots at most, for file systems that others use too. 0: no limit.", base::at_least(0)},
+           {"on_pressure", &O::on_pressure,
+            "With mode = lazy, when a save comes while the one before it is still being written: wait for that one, or skip the new one.",
+            kOnPressureNames}}};
+}
+
+std::optional<int64_t> parse_bytes(std::string_view text) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || !std::isfinite(number) || number < 0) return std::nullopt;
+  std::string_view unit = text.substr(static_cast<size_t>(end - text.data()));
+  while (unit.starts_with(' ')) unit.remove_prefix(1);
+  static constexpr std::array<std::pair<std::string_view, double>, 11> kUnits = {{{"", 1.0},
+                                                                                  {"B", 1.0},
+                                                                                  {"KiB", 0x1p10},
+                                                                                  {"MiB", 0x1p20},
+                                                                                  {"GiB", 0x1p30},
+                                                                                  {"TiB", 0x1p40},
+                                                                                  {"KB", 1e3},
+                                                                                  {"kB", 1e3},
+                                                                                  {"MB", 1e6},
+                                                                                  {"GB", 1e9},
+                                                                                  {"TB", 1e12}}};
+  for (const auto& [name, bytes] : kUnits)
+    if (unit == name && number * bytes < 0x1p62) return static_cast<int64_t>(number * bytes);
+  return std::nullopt;
 }
 
 }  // namespace cairn::snapshot

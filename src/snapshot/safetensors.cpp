@@ -63,12 +63,15 @@ FileRecord write_safetensors(const std::string& path, const mesh::NamedTensors& 
 }
 
 Safetensors::Safetensors(std::shared_ptr<const base::MappedFile> file)
-    : file_(std::move(file)), header_(std::make_shared<SafetensorsHeader>(parse_safetensors_header(file_->bytes(), file_->path()))) {}
+    : file_(std::move(file)), header_(std::make_shared<SafetensorsHeader>(parse_safetensors_header(file_->bytes(), file_->path()))) {
+  auto places = std::make_shared<std::unordered_map<std::string_view, size_t>>();
+  for (size_t i = 0; i < header_->entries.size(); ++i) places->emplace(header_->entries[i].name, i);
+  places_ = std::move(places);
+}
 
 const TensorEntry* Safetensors::find(const std::string& name) const {
-  const auto& all = header_->entries;
-  const auto found = std::find_if(all.begin(), all.end(), [&](const TensorEntry& entry) { return entry.name == name; });
-  return found == all.end() ? nullptr : &*found;
+  const auto found = places_->find(name);
+  return found == places_->end() ? nullptr : &header_->entries[found->second];
 }
 
 at::Tensor Safetensors::view(const TensorEntry& entry) const {

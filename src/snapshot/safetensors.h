@@ -3,13 +3,17 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "base/files/mapped_file.h"
 #include "mesh/named_tensor.h"
+#include "snapshot/cells.h"
 #include "snapshot/safetensors_header.h"
 
 namespace cairn::base {
@@ -27,6 +31,7 @@ struct FileRecord {
   int64_t bytes = 0;
   uint64_t checksum = 0;                         // xxh3-64 of the whole file
   std::map<std::string, uint64_t> tensors = {};  // xxh3-64 of each tensor's bytes, so that damage can be located
+  std::vector<Cell> cells = {};                  // where several ranks have written the file: their checksums, in place of the other two
   bool operator==(const FileRecord&) const = default;
 };
 
@@ -45,6 +50,7 @@ class Safetensors {
   explicit Safetensors(std::shared_ptr<const base::MappedFile> file);
 
   const std::string& path() const { return file_->path(); }
+  std::span<const std::byte> bytes() const { return file_->bytes(); }
   const std::vector<TensorEntry>& entries() const { return header_->entries; }
   const TensorEntry* find(const std::string& name) const;  // null where there is none
 
@@ -55,6 +61,7 @@ class Safetensors {
  private:
   std::shared_ptr<const base::MappedFile> file_;
   std::shared_ptr<const SafetensorsHeader> header_;
+  std::shared_ptr<const std::unordered_map<std::string_view, size_t>> places_;  // of the entries, by name
 };
 
 }  // namespace cairn::snapshot

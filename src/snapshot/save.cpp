@@ -12,6 +12,7 @@
 #include "base/files.h"
 #include "snapshot/folder.h"
 #include "snapshot/manifest.h"
+#include "snapshot/rank_part.h"
 #include "snapshot/snapshot.h"
 #include "snapshot/staging.h"
 
@@ -37,8 +38,9 @@ int64_t bytes_of(const Contents& contents) {
   return bytes;
 }
 
-void write_files(const fs::path& folder, const Contents& contents, const base::Disk& disk) {
-  Manifest manifest{.step = contents.step, .version = contents.version, .files = {}};
+// `written`: files that lie in the folder already.
+void write_files(const fs::path& folder, const Contents& contents, std::map<std::string, FileRecord> written, const base::Disk& disk) {
+  Manifest manifest{.step = contents.step, .version = contents.version, .files = std::move(written)};
   for (const auto& [section, tensors] : contents.tensors) {
     const std::string file = file_of_section(section);
     manifest.files[file] = write_safetensors(folder / file, tensors, disk);
@@ -47,7 +49,12 @@ void write_files(const fs::path& folder, const Contents& contents, const base::D
     base::write_atomically(folder / file, text, disk);
     manifest.files[file] = {.bytes = static_cast<int64_t>(text.size()), .checksum = base::checksum(text)};
   }
-  write_manifest(folder, format_manifest(manifest), disk);
+  const std::string text = format_manifest(manifest);
+  if (const auto bytes = static_cast<int64_t>(text.size()); bytes > kManifestBytesMax)
+    throw Error(Error::Kind::disk,
+                fmt::format("{}: a manifest of {} bytes, at most {} are read", folder.string(), bytes, kManifestBytesMax));
+  parse_manifest(text, folder / kManifestFile);  // what no reader takes is not committed
+  write_manifest(folder, text, disk);
 }
 
 // Counts only complete snapshots, so that damaged ones never push out the last good one.
@@ -70,9 +77,23 @@ void prune(const std::string& run_dir, int64_t step, const Retention& keep, cons
 std::string save(const std::string& run_dir, const Contents& contents, const Retention& keep, const base::Disk& disk) {
   check_names(contents);
   StagingFolder staging(run_dir, contents.step, bytes_of(contents), disk);
-  write_files(staging.path(), contents, disk);
+  write_files(staging.path(), contents, {}, disk);
   const std::string place = staging.put_in_place();
   prune(run_dir, contents.step, keep, disk);
+  return place;
+}
+
+std::string commit_parts(const std::string& run_dir, StagingFolder& staging, Contents rest, const std::vector<Vote>& votes,
+                         const Retention& keep, const base::Disk& disk) {
+  CommittedParts parts = merge_votes(votes);
+  if (!parts.pieces.empty()) {
+    std::string& index = rest.texts[kPieceIndexFile] = format_piece_index(parts.pieces);
+    parse_piece_index(index, staging.path() / kPieceIndexFile);  // what no reader takes is not committed
+  }
+  check_names(rest);
+  write_files(staging.path(), rest, std::move(parts.files), disk);
+  const std::string place = staging.put_in_place();
+  prune(run_dir, rest.step, keep, disk);
   return place;
 }
 

@@ -99,6 +99,7 @@ class Examination {
     const FileRecord* written = manifest_ ? &manifest_->files.at(name) : nullptr;
     const bool cut = written && bytes != written->bytes;
     if (cut) blame(name, "", fmt::format("{} bytes long, the manifest says {}", bytes, written->bytes));
+    if (written && !cut && !written->cells.empty()) return examine_cells(name, file, *written);
     const bool changed = written && !cut && base::checksum(file->bytes()) != written->checksum;
     if (name.ends_with(".safetensors")) {
       examine_tensors(name, file, changed ? written : nullptr, cut);
@@ -106,6 +107,21 @@ class Examination {
       if (changed) blame(name, "", "its bytes are not those that were written (checksum)");
       if (name.ends_with(".json") && !cut) examine_text(name, *file);
     }
+  }
+
+  // A file that several ranks have written.
+  void examine_cells(const std::string& name, const std::shared_ptr<const base::MappedFile>& file, const FileRecord& written) {
+    std::vector<Cell> damaged;
+    if (!holds(name, [&] { damaged = damaged_cells(written.cells, file->bytes(), folder_ / name); })) return;
+    std::optional<Safetensors> opened;
+    const bool readable = holds(name, [&] { opened.emplace(file); });
+    for (const Cell& cell : damaged) {
+      std::string tensor;
+      for (const TensorEntry& entry : readable ? opened->entries() : std::vector<TensorEntry>{})
+        if (cell.offset >= entry.begin && cell.offset < entry.end) tensor = entry.name;
+      blame(name, tensor, fmt::format("bytes {} to {} are not those that were written (checksum)", cell.offset, cell.end()));
+    }
+    if (readable) examine_tensors(name, file, nullptr, false);
   }
 
   // `changed`: set if the file's checksum is wrong; then the tensors are checked one by one. A truncated file has its defect already.

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "mesh/write_barrier.h"
 #include "sync/sync.h"
 
 namespace cairn::sync {
@@ -9,22 +10,25 @@ namespace {
 
 class Chain final : public Sync {
  public:
-  explicit Chain(std::vector<std::unique_ptr<Sync>> rules) : rules_(std::move(rules)) {}
+  Chain(std::vector<std::unique_ptr<Sync>> rules, mesh::WriteBarrier* barrier) : rules_(std::move(rules)), barrier_(barrier) {}
 
   void gradient_ready(int64_t index) override {
     for (const auto& rule : rules_) rule->gradient_ready(index);
   }
   bool progress(std::chrono::nanoseconds at_most) override {
+    mesh::before_writing_all(barrier_);
     bool moves = false;
     for (const auto& rule : rules_) moves = rule->progress(at_most) || moves;
     return moves;
   }
   comm::Work after_backward(const StepFacts& facts) override {
+    mesh::before_writing_all(barrier_);
     std::vector<comm::Work> works;
     for (const auto& rule : rules_) works.push_back(rule->after_backward(facts));
     return comm::Work::all(std::move(works));
   }
   comm::Work after_step(const StepFacts& facts) override {
+    mesh::before_writing_all(barrier_);
     std::vector<comm::Work> works;
     for (const auto& rule : rules_) works.push_back(rule->after_step(facts));
     return comm::Work::all(std::move(works));
@@ -33,6 +37,7 @@ class Chain final : public Sync {
     for (const auto& rule : rules_) rule->on_membership(now);
   }
   void finish() override {
+    mesh::before_writing_all(barrier_);
     for (const auto& rule : rules_) rule->finish();
   }
   void leave() override {
@@ -66,12 +71,20 @@ class Chain final : public Sync {
   StepMetrics metrics() override {
     return gathered([](Sync& rule) { return rule.metrics(); });
   }
+  bool tracks_merge(int64_t step) const override {
+    return std::any_of(rules_.begin(), rules_.end(), [&](const auto& rule) { return rule->tracks_merge(step); });
+  }
+  StepMetrics track_merge(int64_t step, const LossOf& loss_of) override {
+    mesh::before_writing_all(barrier_);
+    return gathered([&](Sync& rule) { return rule.tracks_merge(step) ? rule.track_merge(step, loss_of) : StepMetrics{}; });
+  }
   MessageRounds* message_rounds() override {
     for (const auto& rule : rules_)
       if (MessageRounds* rounds = rule->message_rounds()) return rounds;
     return nullptr;
   }
   std::optional<int64_t> take_new_position() override {
+    mesh::before_writing_all(barrier_);
     std::optional<int64_t> position;
     for (const auto& rule : rules_)
       if (const auto own = rule->take_new_position()) position = own;
@@ -106,13 +119,14 @@ class Chain final : public Sync {
   }
 
   std::vector<std::unique_ptr<Sync>> rules_;
+  mesh::WriteBarrier* barrier_;  // of rules that do not announce their writes; null: all do
 };
 
 }  // namespace
 
-std::unique_ptr<Sync> make_chain(std::vector<std::unique_ptr<Sync>> rules) {
-  if (rules.size() == 1) return std::move(rules.front());
-  return std::make_unique<Chain>(std::move(rules));
+std::unique_ptr<Sync> make_chain(std::vector<std::unique_ptr<Sync>> rules, mesh::WriteBarrier* barrier) {
+  if (rules.size() == 1 && !barrier) return std::move(rules.front());
+  return std::make_unique<Chain>(std::move(rules), barrier);
 }
 
 }  // namespace cairn::sync

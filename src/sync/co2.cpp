@@ -27,6 +27,7 @@
 #include "comm/group.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
+#include "mesh/write_barrier.h"
 #include "sync/islands/compressor.h"
 #include "sync/islands/exchange.h"
 #include "sync/islands/flat_parameters.h"
@@ -48,7 +49,7 @@ class Co2 final : public Sync {
         compressor_(make_compressor({wire_of(options), options.exchange.keep, replica.seed})),
         exact_(make_compressor({"fp32"})),
         rule_{options.exchange.merge, options.exchange.trim},
-        parameters_(replica.parameters),
+        parameters_(replica.parameters, replica.barrier),
         start_(parameters_.zeros()),
         momentum_(parameters_.zeros()),
         sent_(parameters_.zeros()),
@@ -125,6 +126,7 @@ class Co2 final : public Sync {
     apply_last(step);
     if (is_interrupted()) return;
     if (residual.defined()) {  // in fp32, this time
+      mesh::before_write(replica_.barrier, sent_);
       sent_.copy_(residual);
       start_exchange(static_cast<double>(step + 1));
       apply_last(step);
@@ -277,6 +279,7 @@ class Co2 final : public Sync {
     const double most = options_.clip > 0 ? options_.clip * number(kLearningRate) * number(kPendingSteps) : 0;
     set(kGap, gap);
     set(kMostMove, most);
+    for (const at::Tensor& written : {start_, momentum_}) mesh::before_write(replica_.barrier, written);
     const at::Tensor next = moved(start_, momentum_, mean, gap, most);
     const double clipped = most > 0 ? momentum_.abs().gt(most).to(at::kDouble).mean().item<double>() : 0;
     metrics_ = {{"islands", islands_},
@@ -310,6 +313,7 @@ class Co2 final : public Sync {
       applied = std::move(pending_);
     }
     const double late_move = number(kPendingMove), last_move = number(kLastMove);
+    mesh::before_write(replica_.barrier, sent_);
     sent_.copy_(parameters_.flatten().sub_(start_));
     set(kPendingMove, number(kFirstMove));
     start_exchange(static_cast<double>(step));

@@ -35,6 +35,7 @@
 #include "comm/group.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
+#include "mesh/write_barrier.h"
 #include "sync/islands/compressor.h"
 #include "sync/islands/exchange.h"
 #include "sync/islands/flat_parameters.h"
@@ -90,7 +91,7 @@ class Diloco final : public Sync {
       parameters[static_cast<size_t>(split_.of[places.at(replica.parameters[i].name)])].push_back(i);
     for (size_t f = 0; f < fragments_.size(); ++f) {
       Fragment& one = fragments_[f];
-      one.parameters = FlatParameters(replica.parameters, std::move(parameters[f]));
+      one.parameters = FlatParameters(replica.parameters, std::move(parameters[f]), replica.barrier);
       one.anchor = one.parameters.zeros();
       one.momentum = one.parameters.zeros();
     }
@@ -382,6 +383,7 @@ class Diloco final : public Sync {
   void apply_update(Fragment& one, const PendingFragment& pending, at::Tensor gradient, double blend) {
     gradient = gradient.to(one.anchor.device());
     const double along = cosine(gradient, one.momentum);
+    for (const at::Tensor& written : {one.anchor, one.momentum}) mesh::before_write(replica_.barrier, written);
     outer_step(one.anchor, one.momentum, gradient, pending.exchange->step());
     at::Tensor next = one.residual.defined() ? one.anchor - one.residual : one.anchor;
     one.residual.reset();

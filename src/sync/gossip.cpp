@@ -11,6 +11,12 @@
 // The draw depends on seed, round and members alone, so each island knows whom to send its model to without being asked. A neighbour that
 // is lost or late counts as being where this island is.
 //
+// Mergeability (`track_merge_every`). Every so many rounds, and before the final merge, the mean of all islands is formed, evaluated and
+// thrown away. The islands are mergeable if its loss is at most the mean of theirs:
+//
+//   thetabar = 1/m sum over k of theta_k,    gap = 1/m sum over k of L(theta_k) - L(thetabar),    Xi^2 = 1/m sum over k of
+//   |theta_k - thetabar|^2
+//
 // Remote islands. Who takes part in a round is what the log says of that step (islands/peers.h). Only averages over all islands are decided
 // together. A newcomer takes the model of one island; after a restart of all each goes on with its own.
 #include "sync/gossip.h"
@@ -66,7 +72,7 @@ class Gossip final : public Sync {
         compressor_(make_compressor({wire_of(options)})),
         exact_(make_compressor({"fp32"})),
         rule_{options.exchange.merge, options.exchange.trim},
-        parameters_(replica.parameters),
+        parameters_(replica.parameters, replica.barrier),
         passed_on_(replica.remote_islands ? parameters_.zeros() : parameters_.zeros().narrow(0, 0, 0)),
         peers_(make_peers({options, replica, options.gossip.every, passed_on_, {}})),
         step_(at::full({1}, -1, at::kLong)),
@@ -103,6 +109,11 @@ class Gossip final : public Sync {
     if (position_ || options_.final_model != GossipFinal::merge) return;
     average_all(step_.item<int64_t>() + 1, *exact_);
   }
+  bool tracks_merge(int64_t step) const override {
+    if (options_.track_merge_every == 0 || position_ || trouble_.ended) return false;
+    return step == replica_.steps || step % (options_.every * options_.track_merge_every) == 0;
+  }
+  StepMetrics track_merge(int64_t step, const LossOf& loss_of) override;
   void leave() override {
     keep_to_pass_on();
     peers_->leave(step_.item<int64_t>());
@@ -174,7 +185,8 @@ class Gossip final : public Sync {
   // Averages over all live islands, bitwise identical on all. Returns how many these are, and how far this island was from the mean.
   std::pair<int, double> average_all(int64_t step, const Compressor& compressor) {
     const at::Tensor own = parameters_.flatten();
-    const MeanOfAll all = mean_of_all(*peers_, compressor, rule_, step, wants_to_stop_, own);
+    const MeanOfAll all =
+        mean_of_all(*peers_, compressor, rule_, {.step = step, .wants_to_stop = wants_to_stop_, .more_follow = tracks_merge(step)}, own);
     bytes_ += all.bytes_sent;
     if (all.ending == RoundEnding::rejoin) {
       come_back(peers_->begin_again(step));
@@ -271,9 +283,41 @@ class Gossip final : public Sync {
   bool wants_to_stop_ = false, stop_decided_ = false;
   std::optional<int64_t> position_;
   RoundTrouble trouble_;
-  int64_t bytes_ = 0;
+  int64_t bytes_ = 0, tracking_bytes_ = 0;
   StepMetrics metrics_;
 };
+
+// No result, for whatever reason, ends nothing: training needs none.
+StepMetrics Gossip::track_merge(int64_t step, const LossOf& loss_of) {
+  constexpr int32_t kModels = 1, kNumbers = 2;  // part 0 is a round that averages with all
+  const at::Tensor own = parameters_.flatten();
+  const MeanOfAll all = mean_of_all(*peers_, *exact_, MergeRule{}, {.step = step, .part = kModels, .more_follow = true}, own);
+  tracking_bytes_ += all.bytes_sent;
+  if (all.ending == RoundEnding::rejoin) {
+    come_back(peers_->begin_again(step));
+    return {};
+  }
+  if (all.ending != RoundEnding::decided || !all.mean.defined()) return {};
+  const double local_loss = loss_of({}), merged_loss = loss_of(parameters_.views(all.mean));
+  // Ranks may hold copies of the same elements: the sum over the island counts as many elements as the model has.
+  std::array<double, 2> squares{own.sub(all.mean).square().sum(at::kDouble).item<double>(), static_cast<double>(parameters_.elements())};
+  if (replica_.model_group.size() > 1)
+    replica_.model_group.all_reduce({squares.data(), 2, comm::Dtype::f64}, comm::Reduce::sum, {comm::Purpose::control, "distance"})
+        .wait_host();
+  double elements = 0;
+  for (const FullParameter& one : replica_.model) elements += static_cast<double>(one.elements);
+  const std::vector<double> mean =
+      mean_of_numbers(*peers_, {.step = step, .part = kNumbers},
+                      {squares[0] * elements / squares[1], std::isfinite(local_loss) ? local_loss : 0}, tracking_bytes_);
+  if (mean.empty()) return {};
+  StepMetrics found{{"merge_distance", mean[0]}, {"merge_bytes", static_cast<double>(tracking_bytes_)}};
+  if (std::isfinite(local_loss) && std::isfinite(merged_loss)) {
+    found.emplace_back("merge_local_loss", mean[1]);
+    found.emplace_back("merge_loss", merged_loss);
+    found.emplace_back("merge_gap", mean[1] - merged_loss);
+  }
+  return found;
+}
 
 }  // namespace
 
@@ -330,7 +374,11 @@ RuleKeys gossip_keys() {
             base::at_least(0)},
            {"budget_mib", &O::budget_mib, "With schedule = \"budget\": what each island may send in all, the final merge included.",
             base::more_than(0)},
-           {"final", &O::final_model, "What the run ends with: the mean over all, or nothing.", kGossipFinalNames}}},
+           {"final", &O::final_model, "What the run ends with: the mean over all, or nothing.", kGossipFinalNames},
+           {"track_merge_every", &O::track_merge_every,
+            "Every so many rounds, and before the final merge: metrics say what the mean of all islands is worth (merge_gap). Costs an "
+            "exchange with all and two evaluations; 0: never.",
+            base::at_least(0)}}},
       &SyncOptions::gossip);
 }
 

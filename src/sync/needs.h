@@ -22,7 +22,10 @@ struct SyncNeeds {
   bool every_gradient = false;   // reduces every gradient of every step before the optimizer reads it
   bool fits_cuda_graph = false;  // decides nothing on the host during a step, so a CUDA graph may replay the step
   bool messages = false;         // exchanges messages of the step method and no parameters (message_rounds.h)
-  bool random_routing = false;   // pipeline.routing = auto means random: micro-batches change islands between stages
+  // Calls Replica::barrier before it changes parameters or its state by element (mesh/write_barrier.h), so that lazy snapshots need not be
+  // complete before each of its hooks. gradient_ready and should_step change neither.
+  bool announces_writes = false;
+  bool random_routing = false;  // pipeline.routing = auto means random: micro-batches change islands between stages
 
   // Its defaults and limits of the options that several rules share.
   std::string_view default_wire = "fp32";  // what sync.island.wire = auto means

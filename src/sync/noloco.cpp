@@ -29,6 +29,7 @@
 #include "comm/group.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
+#include "mesh/write_barrier.h"
 #include "sync/islands/compressor.h"
 #include "sync/islands/flat_parameters.h"
 #include "sync/islands/merge_rule.h"
@@ -50,7 +51,7 @@ class Noloco final : public Sync {
         replica_(replica),
         compressor_(make_compressor({wire_of(options)})),
         exact_(make_compressor({"fp32"})),
-        parameters_(replica.parameters),
+        parameters_(replica.parameters, replica.barrier),
         slow_(parameters_.zeros()),
         momentum_(parameters_.zeros()),
         peers_(make_peers({options, replica, options.noloco.every, slow_, momentum_})),
@@ -91,11 +92,12 @@ class Noloco final : public Sync {
 
   void finish() override {
     if (position_) return;
+    mesh::before_write(replica_.barrier, slow_);
     slow_.copy_(parameters_.flatten());
     if (options_.final_model == NolocoFinal::one || (messenger_ && messenger_->size() == 1)) return;
     // The only exchange among all islands.
     const int64_t step = step_.item<int64_t>();
-    const MeanOfAll all = mean_of_all(*peers_, *exact_, MergeRule{}, step + 1, /*wants_to_stop=*/false, slow_);
+    const MeanOfAll all = mean_of_all(*peers_, *exact_, MergeRule{}, {.step = step + 1}, slow_);
     if (all.ending == RoundEnding::rejoin) return come_back(peers_->begin_again(step));
     trouble_.note(all.ending, step, all.waiting_for);
     if (!all.mean.defined()) return;
@@ -255,6 +257,7 @@ class Noloco final : public Sync {
       apart = slow_ - peers_->scatter(means.slow);
       spread = relative_norm(apart, slow_);
     }
+    for (const at::Tensor& written : {momentum_, slow_}) mesh::before_write(replica_.barrier, written);
     momentum_.mul_(options_.outer_momentum).add_(mean_progress.mul(options_.outer_lr));
     if (apart.defined()) momentum_.sub_(apart.mul_(pull_));
     slow_.add_(momentum_);

@@ -125,6 +125,7 @@ struct GossipOptions {
   double neighbours_end = 0;  // linear, cosine; 0: all other islands
   double budget_mib = 100;
   GossipFinal final_model = GossipFinal::merge;
+  int64_t track_merge_every = 0;  // in rounds; 0: never
 };
 
 // The keys sync.<axis>.* of a recipe: those of every rule, and those of the rule that `kind` names.

@@ -20,6 +20,9 @@ class Trace;
 namespace cairn::comm {
 class Group;
 }
+namespace cairn::mesh {
+class WriteBarrier;
+}
 
 namespace cairn::sync {
 
@@ -65,6 +68,7 @@ struct Replica {
   int64_t steps = 0;                              // of the run
   uint64_t seed = 0;                              // of the run
   base::Trace* trace = nullptr;                   // records waits; null: no trace
+  mesh::WriteBarrier* barrier = nullptr;          // told before parameters or saved state change; null: nobody asks
   std::function<bool()> stopping = {};            // whether a stop was requested; waits for other replicas then end within seconds
   const RemoteIslands* remote_islands = nullptr;  // null: all islands are in this world and replica_group connects them
 };
@@ -145,6 +149,14 @@ class Sync {
   // Rounds of messages that the step makes and applies itself (message_rounds.h); null: the rule has none.
   virtual MessageRounds* message_rounds() { return nullptr; }
 
+  // Whether the mean of all replicas is evaluated after this step, before `finish`: would a merge help now?
+  virtual bool tracks_merge(int64_t /*step*/) const { return false; }
+  // Forms that mean, has it evaluated and throws it away: nothing that is trained changes. `loss_of` returns the loss of these parameters
+  // on held-out samples, by index in Replica::parameters; empty: of the replica's own. NaN: there are no samples. Collective over all
+  // replicas. Returns what metrics of the step say about it; nothing: there is no result.
+  using LossOf = std::function<double(const std::vector<at::Tensor>& parameters)>;
+  virtual StepMetrics track_merge(int64_t /*step*/, const LossOf& /*loss_of*/) { return {}; }
+
   // This replica was asked to stop early. Where replicas take every step together the trainer stops them itself.
   virtual void request_stop() {}
   // Whether the replicas have decided to stop after the step that was just taken.
@@ -165,6 +177,7 @@ class Sync {
 std::unique_ptr<Sync> make_sync(const SyncOptions& options, Replica replica);
 
 // Several rules as one, for replicas along several axes: each hook calls theirs, in this order. At most one may have global_parameters.
-std::unique_ptr<Sync> make_chain(std::vector<std::unique_ptr<Sync>> rules);
+// `barrier`: some rule does not announce what it writes (SyncNeeds::announces_writes), so hooks that may write wait for everything.
+std::unique_ptr<Sync> make_chain(std::vector<std::unique_ptr<Sync>> rules, mesh::WriteBarrier* barrier = nullptr);
 
 }  // namespace cairn::sync

@@ -13,6 +13,8 @@
 //                                     killed after `failure_grace`, and the other islands go on
 //   still    A rank stands still if its heartbeat counter stops (comm/net/liveness.h) and its process neither computes nor touches a new
 //            page, both for 1.8 s. A rank in a long kernel still beats; one in page faults or in a slow exit still works.
+//   at once  Where lost ranks are started again (end_at_once), the others are killed as soon as the cause is known, or 1 s after a rank has
+//            ended because it lost another one.
 //   result   The code of the first failure. Code 4 means that a rank lost another one. This is a consequence, so a later failure with
 //            another code replaces it: that is the cause. After a requested stop, a rank that ended well may be what others lost: if no
 //            rank failed in another way, the stop was clean.
@@ -45,6 +47,7 @@
 #include "comm/net/liveness.h"
 #include "comm/net/setup.h"
 #include "comm/shm/segment.h"
+#include "train/diagnosis/rank_diagnosis.h"
 
 extern char** environ;
 
@@ -56,6 +59,7 @@ using Nanoseconds = std::chrono::nanoseconds;
 constexpr auto kGlance = std::chrono::milliseconds(100);          // how often the agent checks for a requested stop
 constexpr auto kUnjoinedGrace = std::chrono::milliseconds(500);   // from the death of a rank that never connected until the rest are killed
 constexpr auto kAnnounceLimit = std::chrono::milliseconds(1000);  // to tell other machines that a rank has ended
+constexpr auto kCauseGrace = std::chrono::milliseconds(1000);     // from a rank that lost another one until the cause must be known
 constexpr auto kYoungGrace = std::chrono::milliseconds(1500);     // the same, of one that was killed soon after the start
 
 // Owns a file descriptor.
@@ -109,20 +113,22 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 }
 
 // Runs in the child. It makes only async-signal-safe calls, because the parent has threads.
-[[noreturn]] void become_rank(char* const* argv, char* const* env, pid_t agent, int setup_fd, const comm::NetSetup& setup, bool hold_stop) {
+[[noreturn]] void become_rank(char* const* argv, char* const* env, pid_t agent, const std::vector<int>& inherited,
+                              const AgentOptions& options) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != agent) ::_exit(4);  // the agent died before prctl
   sigset_t held;
   ::sigemptyset(&held);
-  if (hold_stop) {
+  if (options.hold_stop) {
     ::sigaddset(&held, SIGINT);
     ::sigaddset(&held, SIGTERM);
   }
   ::sigprocmask(SIG_SETMASK, &held, nullptr);
   for (const int signal : {SIGINT, SIGTERM, SIGPIPE}) ::signal(signal, SIG_DFL);
-  for (const int fd : {setup_fd, setup.listener_fd, setup.outside_fd, setup.heartbeat_fd, setup.segment_fd}) {
+  for (const int fd : inherited) {
     if (fd >= 0) ::fcntl(fd, F_SETFD, 0);
   }
+  for (const int fd : options.inherited_fds) ::fcntl(fd, F_SETFD, 0);
   ::execve(argv[0], argv, env);
   ::_exit(127);
 }
@@ -132,6 +138,8 @@ struct Rank {
   File ended;                      // readable once the process has ended
   std::optional<int> status = {};  // as wait reports it
   bool killed = false;             // because it stood still
+  bool ended_by_agent = false;     // because others are lost: no failure of its own
+  bool by_agent = false;           // killed by this agent, after another one's failure
 };
 
 // Grows whenever a process computes or touches a new page: its page faults (fields 10 and 12) and processor time (14 and 15). 0 if the
@@ -217,7 +225,7 @@ class StopsHeld {
 class Agent {
  public:
   Agent(const AgentOptions& options, base::Log& log, const base::Stop& stop)
-      : options_(options), log_(log), stop_(stop), watch_(options.setups) {}
+      : options_(options), log_(log), stop_(stop), watch_(options.setups), diagnosis_(options.setups, options.diagnosis, log) {}
   ~Agent() {
     signal_all(SIGKILL);
     while (running() > 0 && reap(0)) {
@@ -235,41 +243,89 @@ class Agent {
       File file = setup_file(setup);
       std::vector<std::string> argv = options_.argv, env = environment(options_, setup, file.fd());
       const auto argv_list = pointers(argv), env_list = pointers(env);
+      std::vector<int> kept = setup.fds();
+      kept.push_back(file.fd());
       const pid_t agent = ::getpid();
       const pid_t pid = ::fork();
       if (pid < 0) fail("fork");
-      if (pid == 0) become_rank(argv_list.data(), env_list.data(), agent, file.fd(), setup, options_.hold_stop);
+      if (pid == 0) become_rank(argv_list.data(), env_list.data(), agent, kept, options_);
       ranks_.push_back({pid, File(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)))});
     }
   }
 
-  int watch() {
+  RanksEnded watch() {
     std::optional<Nanoseconds> kill_at;  // when all ranks are killed
     started_at_ = clock_.now();
     while (running() > 0) {
       watch_.look(ranks_, clock_.now());
+      if (diagnosis_.due()) diagnosis_.look(processes());
       if (stop_.requested() && !std::exchange(passed_on_, true)) {
         pass_on(stop_.signal());
         kill_at = sooner(kill_at, clock_.now() + options_.grace);
       }
+      if (options_.over && !ended_.over && options_.over()) {
+        ended_.over = true;
+        end_others();
+      }
       if (reap(WNOHANG)) {
+        if (ends_at_once() && first_failure_) {
+          if (!consequence_) end_others();
+          kill_at = sooner(kill_at, clock_.now() + kCauseGrace);
+          continue;
+        }
         if (died_unjoined_) kill_at = sooner(kill_at, clock_.now() + std::min<Nanoseconds>(kUnjoinedGrace, options_.failure_grace));
         if (first_failure_ && !others_go_on()) kill_at = sooner(kill_at, clock_.now() + failure_grace());
         continue;
       }
       end_lost_islands();
       end_still_ranks();
-      if (kill_at && clock_.now() >= *kill_at) {
+      if (kill_at && clock_.now() >= *kill_at && ends_at_once()) {
+        end_others();
+        kill_at.reset();
+      } else if (kill_at && clock_.now() >= *kill_at) {
         log_.warn("ranks still running after the grace time are killed count={}", running());
         signal_all(SIGKILL);
         kill_at.reset();
       }
       rest();
     }
-    return result();
+    diagnosis_.finish(processes());
+    ended_.code = result();
+    ended_.stopped = passed_on_;
+    ended_.at = base::wall_time();
+    if (ended_.code == 0 && others_go_on()) ended_.cause.reset();
+    return ended_;
   }
 
  private:
+  // Whether nothing that the remaining ranks do counts once one is lost. A requested stop lets them save.
+  bool ends_at_once() const { return options_.end_at_once && !passed_on_; }
+  void end_others() {
+    diagnosis_.look(processes());  // while it can be seen who is to blame
+    for (Rank& rank : ranks_) {
+      if (rank.status || std::exchange(rank.ended_by_agent, true)) continue;
+      ::kill(rank.pid, SIGKILL);
+    }
+  }
+
+  // What the diagnosis needs to know of the processes.
+  std::vector<RankProcess> processes() const {
+    using elastic::Liveness;
+    std::vector<RankProcess> all;
+    for (size_t i = 0; i < ranks_.size(); ++i) {
+      const Rank& rank = ranks_[i];
+      // 2: wrong input, which all ranks refuse; 4: it has lost another rank.
+      const int code = rank.status && WIFEXITED(*rank.status) ? WEXITSTATUS(*rank.status) : -1;
+      const bool gone = rank.status && !rank.by_agent && !rank.ended_by_agent && code != 0 && code != 2 && code != 4;
+      if (rank.killed || (!rank.status && watch_.still(i, clock_.now())))
+        all.push_back({Liveness::frozen, "its process stands still, without a sign of life"});
+      else
+        all.push_back(gone ? RankProcess{Liveness::dead, how(*rank.status)}
+                           : RankProcess{rank.status ? Liveness::ended : Liveness::running});
+    }
+    return all;
+  }
+
   int island_of(size_t i) const { return options_.setups[i].rank / std::max(1, options_.setups[i].size / options_.islands); }
   // From a failure until the other ranks are killed.
   Nanoseconds failure_grace() const {
@@ -288,8 +344,11 @@ class Agent {
       auto [at, first] = lost_islands_.try_emplace(island_of(i), clock_.now() + failure_grace());
       if (first) log_.warn("island {} is lost; the others go on", island_of(i));
       if (clock_.now() < at->second) continue;
-      for (size_t j = 0; j < ranks_.size(); ++j)
-        if (!ranks_[j].status && island_of(j) == island_of(i)) ::kill(ranks_[j].pid, SIGKILL);
+      for (size_t j = 0; j < ranks_.size(); ++j) {
+        if (ranks_[j].status || island_of(j) != island_of(i)) continue;
+        ranks_[j].by_agent = true;
+        ::kill(ranks_[j].pid, SIGKILL);
+      }
     }
   }
 
@@ -318,8 +377,10 @@ class Agent {
   }
 
   void signal_all(int signal) {
-    for (const Rank& rank : ranks_) {
-      if (!rank.status) ::kill(rank.pid, signal);
+    for (Rank& rank : ranks_) {
+      if (rank.status) continue;
+      rank.by_agent = rank.by_agent || signal == SIGKILL;
+      ::kill(rank.pid, signal);
     }
   }
 
@@ -331,14 +392,16 @@ class Agent {
       if (::waitpid(ranks_[i].pid, &status, flags) != ranks_[i].pid) continue;
       ranks_[i].status = status;
       died_unjoined_ = died_unjoined_ || (WIFSIGNALED(status) && watch_.never_joined(i));
-      note(options_.setups[i].rank, status);
+      if (ranks_[i].ended_by_agent && WIFSIGNALED(status)) return true;
+      note(i, status);
       if (!well(ranks_[i])) comm::announce_death(options_.setups[i], kAnnounceLimit);  // on other machines nobody else notices
       return true;
     }
     return false;
   }
 
-  void note(int rank, int status) {
+  void note(size_t i, int status) {
+    const int rank = options_.setups[i].rank;
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
     const bool said_why = WIFEXITED(status) && WEXITSTATUS(status) == 2;  // wrong input: rank 0 has printed the reason
     if (!said_why) log_.write(base::Level::error, fmt::format("rank {} {}", rank, how(status)));
@@ -347,6 +410,15 @@ class Agent {
     if (!first_failure_ || (consequence_ && !consequence)) {
       first_failure_ = WIFEXITED(status) && WEXITSTATUS(status) == 127 ? 3 : code;
       consequence_ = consequence;
+      ended_.cause = LostRank{.rank = rank,
+                              .pid = ranks_[i].pid,
+                              .code = *first_failure_,
+                              .signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0,
+                              .frozen = ranks_[i].killed,
+                              .wrong_input = WIFEXITED(status) && (WEXITSTATUS(status) == 2 || WEXITSTATUS(status) == 127),
+                              .consequence = consequence,
+                              .how = how(status),
+                              .at = base::wall_time() - (ranks_[i].killed ? base::seconds(comm::LivenessMonitor::kLimit) : 0)};
     }
   }
 
@@ -381,9 +453,11 @@ class Agent {
   base::RealClock clock_;
   std::vector<Rank> ranks_;
   RankWatch watch_;
+  RankDiagnosis diagnosis_;
   std::map<int, Nanoseconds> lost_islands_;  // island, and when its remaining ranks are killed
   std::optional<int> first_failure_;
   bool consequence_ = false;  // it is that a rank lost another one
+  RanksEnded ended_;
   Nanoseconds started_at_{};
   bool passed_on_ = false;      // a requested stop
   bool died_unjoined_ = false;  // a rank was killed before it had connected to the others
@@ -391,12 +465,16 @@ class Agent {
 
 }  // namespace
 
-int run_ranks(const AgentOptions& options, base::Log& log, const base::Stop& stop) {
+RanksEnded start_and_watch_ranks(const AgentOptions& options, base::Log& log, const base::Stop& stop) {
   CAIRN_CHECK(!options.setups.empty(), "no ranks to start");
   CAIRN_CHECK(!options.argv.empty(), "no program to start");
   Agent agent(options, log, stop);
   agent.start();
   return agent.watch();
+}
+
+int run_ranks(const AgentOptions& options, base::Log& log, const base::Stop& stop) {
+  return start_and_watch_ranks(options, log, stop).code;
 }
 
 comm::NetSetup inherited_setup(int setup_fd) {

@@ -1,5 +1,8 @@
 #pragma once
 #include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -7,6 +10,7 @@
 #include "base/log.h"
 #include "base/stop.h"
 #include "comm/net/transport.h"
+#include "elastic/diagnosis/options.h"
 
 namespace cairn::train {
 
@@ -22,7 +26,38 @@ struct AgentOptions {
   std::chrono::nanoseconds failure_grace = std::chrono::seconds(10);  // from the first rank's failure until the rest are killed
   // Ranks start with SIGTERM and SIGINT blocked, so that a stop waits until the rank handles it. The rank's program must unblock them.
   bool hold_stop = false;
+  // Ranks that are lost are started again: the others end at once, because nothing that they would still do counts.
+  bool end_at_once = false;
+  std::function<bool()> over = {};      // asked often: whether the ranks must end because another machine has lost one
+  std::vector<int> inherited_fds = {};  // beside the set-up's: the ranks inherit them, this process keeps them
+  // Whether and how the agent looks for the rank or link that holds up the run (diagnosis/rank_diagnosis.h).
+  elastic::DiagnosisOptions diagnosis = {.enabled = false};
 };
+
+// The rank whose loss or failure ended the others.
+struct LostRank {
+  int rank = 0;
+  int64_t pid = 0;
+  int code = 0;              // the exit code that this failure has (docs/reference/exit-codes.md)
+  int signal = 0;            // that killed it; 0: it ended by itself
+  bool frozen = false;       // it stood still, and was killed for that
+  bool wrong_input = false;  // it refused its input, or could not be started: it would do so again
+  bool consequence = false;  // it ended because it had lost another one, and nothing is known of that one here
+  std::string how;           // "was killed by signal 9 (SIGKILL)"
+  double at = 0;             // Unix time of its end; of a frozen one: of its last sign of life
+};
+
+// How the ranks of this machine have ended.
+struct RanksEnded {
+  int code = 0;                   // as run_ranks returns it
+  std::optional<LostRank> cause;  // none: all ended well, or another machine's loss ended them
+  bool stopped = false;           // a stop was requested meanwhile
+  bool over = false;              // AgentOptions::over ended them
+  double at = 0;                  // Unix time at which the last one had ended
+};
+
+// Starts the ranks, waits for them, and says how they ended.
+RanksEnded start_and_watch_ranks(const AgentOptions& options, base::Log& log, const base::Stop& stop);
 
 // Starts the ranks as child processes, waits for them, and logs how each ended. A rank gets its setup through an inherited file descriptor,
 // because other users can read arguments and environment. Ranks die with this process. A requested stop is passed on to all ranks once. A

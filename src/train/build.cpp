@@ -9,6 +9,7 @@
 #include "model/trainable.h"
 #include "train/build/batches.h"
 #include "train/build/build_steps.h"
+#include "train/diagnosis/describe_rank.h"
 #include "train/state/restore.h"
 #include "train/step_methods.h"
 
@@ -29,6 +30,7 @@ void begin(Job& job, const Start& start) {
 std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start& start, const data::Subset& subset) {
   at::set_num_threads(start.threads);
   auto job = std::make_unique<Job>();
+  job->engine.trained.barrier = &job->barrier;
   double since = base::seconds(world.wall().now());
   const auto took = [&](const char* part) {
     const double now = base::seconds(world.wall().now());
@@ -38,7 +40,7 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   read_recipe(*job, world, std::move(recipe), start);
   took("device");
   lay_out(*job, world, start);
-  const auto resumed = find_resumed(*job, world, start);  // before the data: a damaged snapshot is reported at once
+  ResumedFrom resumed = find_resumed(*job, world, start);  // before the data: a damaged snapshot is reported at once
   const auto opened = std::make_shared<const std::optional<snapshot::Pretrained>>(open_inputs(*job, world, start));
   const std::optional<snapshot::Pretrained>& pretrained = *opened;
   took("data");
@@ -52,7 +54,8 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   build_sampler(*job, subset);
   if (!resumed || needs.reference) start_weights(*job, pretrained, world);  // a reference model is made from the initial weights
   build_step(*job, world, trained, [&job = *job, &world, opened] { start_weights(job, *opened, world); });
-  if (resumed) restore(*job, world.log(), *resumed, job->config.out.string());
+  restore_newest(*job, world, start, std::move(resumed), [&] { start_weights(*job, pretrained, world); });
+  describe_rank(*job, world);
   begin(*job, start);
   start_loader(*job);
   took("model");

@@ -20,12 +20,18 @@ class MemoryTags;
 class Trace;
 }  // namespace cairn::base
 
+namespace cairn::mesh {
+class WriteBarrier;
+}
+
 namespace cairn::train {
 
 // What sync and optimizer work on: the trained pieces that this rank keeps, in one order.
 struct TrainedParameters {
   mesh::NamedTensors values, gradients;
   std::vector<sync::FullParameter> full;  // the trained parameters of the whole model, by name
+  // Whoever changes these, or other tensors that snapshots hold, calls it first (mesh/write_barrier.h). Null: nobody asks.
+  mesh::WriteBarrier* barrier = nullptr;
 };
 
 // How the samples of a rank become passes (gradient accumulation).

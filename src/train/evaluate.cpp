@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "base/clock.h"
+#include "comm/flight/recorder.h"
 #include "comm/group.h"
 #include "data/batch_split.h"
 #include "kernels/aten.h"
@@ -18,6 +19,7 @@ HeldOut evaluate_held_out(Job& job, const std::function<void(double done)>& prog
   const int64_t count = held_out_samples(job);
   if (count == 0) return {};
   const auto traced = job.instruments.trace->span("evaluate", "evaluate");
+  const comm::ScopedActivity evaluating(job.instruments.flight, comm::Activity::evaluating);
   const std::chrono::nanoseconds begun = job.instruments.wall->now();
   const ScopedGlobalParameters global(job);
   const data::BatchRange share = job.shares.within_step_group(count);

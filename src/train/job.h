@@ -21,16 +21,21 @@
 #include "optim/lr_schedule.h"
 #include "parallel/plan.h"
 #include "parallel/state/full_tensor_gather.h"
+#include "parallel/state/state_map.h"
 #include "train/bad_steps.h"
 #include "train/engine.h"
 #include "train/islands/remote_islands.h"
 #include "train/report/kernel_report.h"
 #include "train/report/memory_report.h"
 #include "train/settings.h"
+#include "train/state/snapshot_barrier.h"
 #include "train/step.h"
 
 namespace cairn::base {
 class Clock;
+}
+namespace cairn::comm {
+class FlightRecorder;
 }
 
 namespace cairn::train {
@@ -47,7 +52,8 @@ struct RunConfig {
 
 // Traces, profilers and memory accounts.
 struct Instruments {
-  const base::Clock* wall = nullptr;  // real time; borrowed from the world
+  const base::Clock* wall = nullptr;       // real time; borrowed from the world
+  comm::FlightRecorder* flight = nullptr;  // of the world; null: its transport has none
   std::unique_ptr<base::Trace> trace;
   std::unique_ptr<KernelReport> kernel_report;  // null without log.kernels
   std::unique_ptr<MemoryReport> memory_report;  // null without log.memory
@@ -78,11 +84,13 @@ struct Job {
   std::unique_ptr<data::Sampler> sampler;
   std::unique_ptr<data::BatchSource> batches;  // reads all of the above
   optim::LrSchedule schedule;
+  SnapshotBarrier barrier;  // before the engine, which borrows it
   Engine engine;
   std::unique_ptr<Step> step;
   std::optional<uint64_t> reference;           // checksum of the reference model, for methods that have one
   std::map<std::string, std::string> carried;  // files that came with model.from and go into every snapshot
   std::unique_ptr<parallel::FullTensorGather> assembly;
+  std::unique_ptr<parallel::StateMap> state_map;     // over the step group
   std::unique_ptr<RemoteIslandHost> remote_islands;  // null unless this island is a separate world
   std::unique_ptr<BadSteps> bad_steps;
   RunProgress progress;

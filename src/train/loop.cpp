@@ -5,13 +5,16 @@
 #include "base/files/disk.h"
 #include "base/log.h"
 #include "base/stop.h"
+#include "comm/flight/recorder.h"
 #include "comm/world.h"
 #include "train/build.h"
 #include "train/build/batches.h"
 #include "train/build/resume_from.h"
 #include "train/evaluate.h"
+#include "train/islands/track_merge.h"
 #include "train/report/run_recorder.h"
 #include "train/state/finite.h"
+#include "train/state/memory_snapshot.h"
 #include "train/state/rewind.h"
 #include "train/state/snapshot_writer.h"
 #include "train/take_step.h"
@@ -22,9 +25,11 @@ namespace {
 
 bool due(int64_t step, int64_t every, int64_t last) { return step == last || (every > 0 && step % every == 0); }
 
-// The numbers of the sync rules and of the step, for the metrics.
-sync::StepMetrics metrics_of(Job& job) {
+// The numbers of the sync rules, the step and the saves, for the metrics. `more` are added.
+sync::StepMetrics metrics_of(Job& job, const sync::StepMetrics& more, SnapshotWriter& snapshots) {
   sync::StepMetrics metrics = job.engine.sync->metrics();
+  for (auto& one : snapshots.take_metrics()) metrics.push_back(std::move(one));
+  metrics.insert(metrics.end(), more.begin(), more.end());
   for (auto& one : job.step->metrics()) metrics.push_back(std::move(one));
   return metrics;
 }
@@ -105,6 +110,7 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
   const int64_t last = s.train.steps;
   const bool separately = parallel::islands_step_separately(job->config.plan);
   const bool rewinds = s.train.on_bad_step == OnBadStep::rollback;
+  comm::FlightRecorder* const flight = job->instruments.flight;
   Rewind rewind;
   if (rewinds) rewind.keep(*job);
 
@@ -119,7 +125,7 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
       progress.steps_done = step;
       stopped = sync.should_stop();  // a round may have ended in it
       if (stopped) check_before_save(*job, recorder);
-      if (stopped) snapshots.save();
+      if (stopped) snapshots.save(/*last=*/true);
       continue;
     }
     const TakenStep taken = take_step(*job);  // batch, forward, backward, update
@@ -127,6 +133,7 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
     progress.steps_done = step;
     progress.tokens_done += taken.tokens;
 
+    const sync::StepMetrics merge = track_merge(world, *job, recorder);
     if (step == last) sync.finish();
     if (const auto position = sync.take_new_position()) {
       move_to(world, *job, recorder, *position);
@@ -143,9 +150,9 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
                              .samples = taken.samples,
                              .learning_rate = taken.learning_rate,
                              .data_wait_s = taken.data_wait_s,
-                             .snapshot_s = snapshots.take_held_up_s(),
+                             .snapshot_s = snapshots.take_held_up_s() + (start.keeper ? start.keeper->take_held_up_s() : 0),
                              .evaluated = evaluates,
-                             .metrics = metrics_of(*job),
+                             .metrics = metrics_of(*job, merge, snapshots),
                              .fault = taken.output.skipped ? job->bad_steps->fault() : ""},
                             taken.output, stop.requested());
     if (separately) stopped = stop_together(world, sync, stopped, stop_requested);
@@ -154,19 +161,22 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
     const bool save_now = stopped || (wanted && due(done, s.snapshot.every, last));
     if (save_now) check_before_save(*job, recorder);
     if (save_now && rewinds) rewind.keep(*job);
-    if (save_now) snapshots.save();  // before the evaluation, which may be long or fail
+    if (save_now) snapshots.save(/*last=*/stopped || done == last);  // before the evaluation, which may be long or fail
+    if (start.keeper && !stopped && done < last && due(done, s.memory_snapshot.every, last)) start.keeper->save(*job, world);
     if (evaluates) {
       recorder.settle();
       recorder.held_out(evaluate_held_out(*job, [&](double share) { recorder.evaluating(share); }));
     }
     if (save_now || evaluates) recorder.after_pause();
   }
+  if (flight) flight->set_activity(comm::Activity::saving);
   snapshots.finish();
   recorder.finish(stopped);
   snapshots.rethrow_failure();
   for (const std::string& why : {sync.interruption(), sync.apart()})
     if (!why.empty()) throw Error(Error::Kind::lost_peer, why);
   if (!stopped) sync.leave();
+  if (flight) flight->set_activity(comm::Activity::ended);
   return recorder.result();
 }
 

@@ -61,7 +61,17 @@ base::Schema<TrainOptions> train_schema() {
         "A loss or gradient norm above this many times its median over the last 64 good steps is a spike. 0: no check for spikes.",
         base::at_least(0)},
        {"bad_steps_max", &O::bad_steps_max, "Bad steps in a row (skip), or rollbacks in a run (rollback), after which the run stops.",
-        base::at_least(1)}}};
+        base::at_least(1)},
+       {"on_loss", &O::on_loss,
+        "What to do if a rank is lost (killed, crashed or frozen). stop: end the run. restart: end the other ranks, and start all of them "
+        "again from the newest snapshot; a machine that is lost is waited for. shrink: the same, but go on without machines that are lost.",
+        kOnLossNames},
+       {"max_restarts", &O::max_restarts,
+        "Restarts in a row that do not get beyond the step of the loss before; then the run ends with the first error.", base::at_least(0)},
+       {"replacement_timeout_s", &O::replacement_timeout_s,
+        "With on_loss = restart: how long the other machines wait for a lost machine, or a replacement that is started with the same "
+        "--node-rank. Seconds.",
+        base::at_least(0)}}};
 }
 
 base::Schema<EvalOptions> eval_schema() {

@@ -24,6 +24,11 @@ inline constexpr base::EnumName<OnBadStep> kOnBadStepNames[] = {
     {OnBadStep::stop, "stop"}, {OnBadStep::skip, "skip"}, {OnBadStep::rollback, "rollback"}};
 inline const char* name_of(OnBadStep value) { return base::enum_name(kOnBadStepNames, value); }
 
+// What happens when a rank is lost: killed, crashed or frozen.
+enum class OnLoss { stop, restart, shrink };
+inline constexpr base::EnumName<OnLoss> kOnLossNames[] = {{OnLoss::stop, "stop"}, {OnLoss::restart, "restart"}, {OnLoss::shrink, "shrink"}};
+inline const char* name_of(OnLoss value) { return base::enum_name(kOnLossNames, value); }
+
 // The recipe's train.* keys.
 struct TrainOptions {
   int64_t steps = 340;
@@ -43,6 +48,9 @@ struct TrainOptions {
   OnBadStep on_bad_step = OnBadStep::stop;
   double spike_factor = 0;
   int64_t bad_steps_max = 10;
+  OnLoss on_loss = OnLoss::stop;
+  int64_t max_restarts = 3;
+  double replacement_timeout_s = 600;
 };
 base::Schema<TrainOptions> train_schema();
 

@@ -82,6 +82,8 @@ Settings read_settings(base::Recipe& recipe) {
   s.island = sync::read_island_sync(recipe);
   s.remote = recipe.read(remote_island_schema());
   s.snapshot = recipe.read(snapshot::snapshot_schema());
+  s.diagnosis = recipe.read(elastic::diagnosis_schema());
+  s.memory_snapshot = recipe.read(memory_snapshot_schema());
   s.eval = recipe.read(eval_schema());
   s.log = recipe.read(log_schema());
   recipe.check_all_used();
@@ -109,6 +111,8 @@ std::vector<base::Section> recipe_sections() {
                                       parallel::place_section(),
                                       remote_island_schema().section(),
                                       snapshot::snapshot_schema().section(),
+                                      elastic::diagnosis_schema().section(),
+                                      memory_snapshot_schema().section(),
                                       eval_schema().section(),
                                       log_schema().section()};
   constexpr std::ptrdiff_t kAfterTrain = 4;
@@ -116,7 +120,7 @@ std::vector<base::Section> recipe_sections() {
   for (const StepOptions& options : step_options()) steps.push_back(options.section());
   sections.insert(sections.begin() + kAfterTrain, steps.begin(), steps.end());
   const std::vector<base::Section> sync = sync::sync_sections();
-  sections.insert(sections.end() - 4, sync.begin(), sync.end());
+  sections.insert(sections.end() - 5, sync.begin(), sync.end());
   return sections;
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/recipe.h"
 #include "data/options.h"
+#include "elastic/diagnosis/options.h"
 #include "model/losses/dpo.h"
 #include "model/options.h"
 #include "optim/options.h"
@@ -13,6 +14,7 @@
 #include "sync/options.h"
 #include "train/islands/remote_islands.h"
 #include "train/options.h"
+#include "train/state/memory_options.h"
 
 namespace cairn::train {
 
@@ -28,6 +30,8 @@ struct Settings {
   sync::SyncOptions island;  // between islands (sync.island)
   RemoteIslandOptions remote;
   snapshot::SnapshotOptions snapshot;
+  elastic::DiagnosisOptions diagnosis;
+  MemorySnapshotOptions memory_snapshot;
   EvalOptions eval;
   LogOptions log;
   std::vector<std::any> steps;  // the options of each step method that has some (step_methods.h)

@@ -23,6 +23,9 @@ struct Plan;
 
 namespace cairn::train {
 
+class RestoreSource;
+class MemorySnapshots;
+
 // What a run needs beside its recipe: output directory, snapshot to resume from, device, threads and terminal. The command line sets it.
 struct Start {
   std::filesystem::path out;  // the run directory; empty: nothing is written (jobs that train many times)
@@ -36,7 +39,11 @@ struct Start {
   std::shared_ptr<base::Terminal> terminal;                        // for the progress line; null: none is shown
   std::shared_ptr<const parallel::Plan> plan = nullptr;            // decides the layout (given_plan.h); null: the recipe's keys do
   const base::Stop* stop = nullptr;                                // ends waits before the first step; null: that of run()
+  std::shared_ptr<MemorySnapshots> keeper = nullptr;               // saves into memory that outlives this process; null: no agent
   RemoteIslandStart remote = {};                                   // used where each island is a separate world
+  int generation = 0;  // how often an agent has started the ranks of this run: 1 at first; 0: they have no agent
+  double lost_at = 0;  // Unix time of the loss that ended the generation before; 0: there was none
+  std::shared_ptr<RestoreSource> memory = nullptr;  // asked for the state of a resumed run before the disk; null: the disk alone
 };
 
 // The context of an error of kind cancelled: a stop was requested before the first step, so that there is nothing to save.

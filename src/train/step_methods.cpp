@@ -9,6 +9,7 @@
 #include "parallel/plan.h"
 #include "sync/needs.h"
 #include "train/settings.h"
+#include "train/steps/coded_step.h"
 #include "train/steps/dpo_step.h"
 #include "train/steps/gradient_step.h"
 #include "train/steps/masha_step.h"
@@ -24,6 +25,7 @@ const std::vector<StepMethod>& step_methods() {
       one_byte_method(),  // zeroth-order, one byte per slope
       masha1_method(),    // compressed extragradient, random elements
       masha2_method(),    // compressed extragradient, largest elements
+      coded_method(),     // gradient coding: exact although some ranks are late
   };
   return list;
 }

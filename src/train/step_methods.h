@@ -27,7 +27,12 @@ struct StepNeeds {
   bool pairs = false;      // trains on pairs of answers (data.kind = "preference"), and on nothing else
   bool messages = false;   // islands exchange messages of the method (sync/message_rounds.h); false: parameters or gradients
   bool reference = false;  // keeps a frozen copy of the initial weights (a reference model)
+  // Whatever it changes of what snapshots hold, it tells TrainedParameters::barrier first (mesh/write_barrier.h); optimizers do so by
+  // themselves. False: the trainer waits for a lazy snapshot's copies before the step begins.
+  bool announces_writes = false;
   std::vector<Limit> limits = {};
+  // Which shares of the samples a rank computes, of so many along dp. Null: its own alone.
+  std::vector<int> (*shares)(const Settings& settings, int rank, int ranks) = nullptr;
   // The work of a step in units of a forward pass over its batch. Null: 3 (one forward, and a backward that costs two).
   double (*forward_passes)(const Settings& settings) = nullptr;
 };

@@ -4,8 +4,11 @@
 
 #include "base/checksum.h"
 #include "base/clock.h"
+#include "comm/flight/recorder.h"
+#include "mesh/write_barrier.h"
 #include "train/build.h"
 #include "train/build/batches.h"
+#include "train/step_methods.h"
 #include "train/sync_check.h"
 
 namespace cairn::train {
@@ -31,6 +34,7 @@ StepOutput run_step(Job& job, StepInput input) {
     };
   KernelReport* const kernels = job.instruments.kernel_report.get();
   if (kernels) kernels->before_step();
+  if (!step_method(job.config.settings).needs.announces_writes) mesh::before_writing_all(job.engine.trained.barrier);
   StepOutput output = job.step->run(job.engine, input);
   if (kernels) kernels->after_step();
   return output;
@@ -50,7 +54,10 @@ TakenStep take_step(Job& job) {
       .positions = counts.step_group_samples * job.config.settings.data.needs().sequences() * std::max<int64_t>(job.data.length, 1)};
   taken.learning_rate = job.schedule.learning_rate(job.sampler->progress(step));
   const std::chrono::nanoseconds asked = job.instruments.wall->now();
+  comm::FlightRecorder* const flight = job.instruments.flight;
+  if (flight) flight->begin_step(step), flight->set_activity(comm::Activity::loading);
   const mesh::Batch waiting = job.loader->next();
+  if (flight) flight->set_activity(comm::Activity::computing);
   taken.data_wait_s = base::seconds(job.instruments.wall->now() - asked);
   const SyncCheck check(job.config.settings.log.sync_check && job.config.device.is_cuda());
   const mesh::Batch batch = mesh::to_device(waiting, job.config.device);
@@ -60,6 +67,7 @@ TakenStep take_step(Job& job) {
                                 .loss_denominator = taken.loss_denominator,
                                 .learning_rate = taken.learning_rate,
                                 .max_local_samples = counts.max_local_samples});
+  if (flight) flight->end_step(), flight->set_activity(comm::Activity::updating);  // what a rank does beside its passes
   return taken;
 }
 

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "program.h"
+#include "rank_processes.h"
 #include "running.h"
 
 namespace cairn::cli {
@@ -58,28 +59,6 @@ TEST_P(Interrupted, SigtermSavesAndStopsAndTheRunContinuesExactly) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Interrupted, testing::Values(1, 2));
-
-// The process of one rank, found by what the agent puts into its environment.
-pid_t process_of_rank(const std::string& rank, const std::string& folder) {
-  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
-    std::ifstream file(entry.path() / "environ", std::ios::binary);
-    const std::string text((std::istreambuf_iterator<char>(file)), {});
-    if (text.find("CAIRN_RANK=" + rank + std::string(1, '\0')) != std::string::npos && text.find(folder) != std::string::npos)
-      return std::stoi(entry.path().filename().string());
-  }
-  return -1;
-}
-
-// Waits for what a starting run does; false after a minute.
-template <typename Happened>
-bool comes(Happened happened) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
-  while (!happened()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::yield();
-  }
-  return true;
-}
 
 // A stop before the first step has nothing to save. The moments are those that a test can see from outside.
 TEST(EarlyStop, IsCleanAtAnyTimeOfTheStart) {

@@ -1,8 +1,15 @@
 #include "cli/launch/links.h"
 
+#include <unistd.h>
+
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "base/stop.h"
+#include "base/terminal.h"
+#include "cli/launch/rank_setups.h"
+#include "comm/net/key.h"
 #include "harness/scratch_folder.h"
 
 namespace cairn::cli {
@@ -20,6 +27,50 @@ TEST(Links, AreWrittenWithTheirUnits) {
   EXPECT_EQ(card->latency, std::chrono::microseconds(50));
   EXPECT_DOUBLE_EQ(card->bytes_per_s, 187.5e6);
   EXPECT_EQ(card->contention, comm::LinkModel::Contention::per_nic);
+}
+
+TEST(Links, MayBeParallelPlanes) {
+  const auto two = parse_links("1ms,card,plane=100Mbit,plane=30Mbit");
+  ASSERT_TRUE(two);
+  ASSERT_EQ(two->planes.size(), 2u);
+  EXPECT_DOUBLE_EQ(two->planes[0], 12.5e6);
+  EXPECT_DOUBLE_EQ(two->planes[1], 3.75e6);
+  for (const char* wrong : {"plane=", "plane=3ms", "plane=0Mbit", "plane=x"}) EXPECT_THROW(parse_links(wrong), Error) << wrong;
+}
+
+// What --interfaces and --channels have to say where they leave nothing to plan.
+TEST(Paths, WithoutAChoiceAreRefused) {
+  const auto refusal = [](const LaunchArguments& a) {
+    const base::Stop stop;
+    base::Terminal terminal;
+    try {
+      for (const comm::NetSetup& setup : meet_and_set_up(a, node_place(a), "", stop, terminal))
+        for (const int fd : setup.fds())
+          if (fd >= 0) ::close(fd);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  const harness::ScratchFolder folder;
+  comm::write_key(folder.path() / "key", comm::fresh_key());
+  LaunchArguments alone;
+  EXPECT_EQ(refusal(alone), "accepted");
+  alone.channels = 2;
+  EXPECT_THAT(refusal(alone), testing::HasSubstr("--channels 2: nothing to plan on one machine"));
+  alone.links = "1ms,plane=10Mbit,plane=10Mbit";
+  EXPECT_EQ(refusal(alone), "accepted");
+  alone.interfaces = "127.0.0.1";
+  EXPECT_THAT(refusal(alone), testing::HasSubstr("--interfaces 127.0.0.1: nothing to plan on one machine"));
+  LaunchArguments several;
+  several.nnodes = 2;
+  several.node_rank = 0;
+  several.rendezvous = "127.0.0.1:29400";
+  several.key = (folder.path() / "key").string();
+  several.interfaces = "127.0.0.1";
+  EXPECT_THAT(refusal(several), testing::HasSubstr("nothing to plan with one interface and one channel. Name two interfaces"));
+  several.interfaces = "127.0.0.2,127.0.0.3";
+  EXPECT_THAT(refusal(several), testing::HasSubstr("127.0.0.1, which leads to 127.0.0.1, is not among them. Add it."));
 }
 
 TEST(Links, AreSlowBetweenIslandsOnly) {

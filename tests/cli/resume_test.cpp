@@ -44,7 +44,8 @@ class Resumed : public testing::Test {
 TEST(ResumedRecipe, KnowsOfEveryKeyWhetherItIsAPath) {
   const std::set<std::string> words{"model.train",        "model.ladder_layers", "model.lora.targets", "data.text_field",
                                     "data.template_date", "train.fp8_layers",    "pipeline.split",     "plan.place.\"PATTERN\"",
-                                    "recompute.modules",  "island.meet",         "island.listen",      "log.prompt"};
+                                    "recompute.modules",  "island.meet",         "island.listen",      "log.prompt",
+                                    "snapshot.host_bytes"};
   std::set<std::string> paths, others;
   for (const base::Section& section : train::recipe_sections())
     for (const base::Entry& entry : section.entries) {

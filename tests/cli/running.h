@@ -17,7 +17,8 @@ namespace cairn::cli {
 // A training run in the background.
 class Running {
  public:
-  Running(const harness::ScratchFolder& scratch, const std::vector<std::string>& arguments) {
+  // `output`: the file in the scratch folder that gets what it prints.
+  Running(const harness::ScratchFolder& scratch, const std::vector<std::string>& arguments, const std::string& output = "background.txt") {
     std::vector<std::string> argv{"env", "-C", scratch.path().string(), "CAIRN_CACHE=" + (scratch / "cache").string(),
                                   std::string(CAIRN_BINARY_DIR) + "/cairn"};
     argv.insert(argv.end(), arguments.begin(), arguments.end());
@@ -26,7 +27,7 @@ class Running {
     raw.push_back(nullptr);
     posix_spawn_file_actions_t files;
     posix_spawn_file_actions_init(&files);
-    posix_spawn_file_actions_addopen(&files, 1, (scratch / "background.txt").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    posix_spawn_file_actions_addopen(&files, 1, (scratch / output).c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
     posix_spawn_file_actions_adddup2(&files, 1, 2);
     EXPECT_EQ(posix_spawnp(&process_, "env", &files, nullptr, raw.data(), environ), 0);
     posix_spawn_file_actions_destroy(&files);

@@ -1,4 +1,4 @@
-// `cairn snapshot inspect`, `cairn snapshot verify` and `cairn replay`, run as a user would run them.
+// `cairn snapshot inspect`, `verify`, `reshape` and `diff`, and `cairn replay`, run as a user would run them.
 #include <fstream>
 
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ TEST_F(SavedRunCommand, InspectShowsWhatIsInside) {
   EXPECT_EQ(shown.code, 0) << shown.output;
   for (const char* words :
        {"snapshots/step-00000007", "7 (saved by Cairn ", "llama, ", "1 layers, embed 16", "tokenizer.json, 260 tokens", "next_sample 35",
-        "train.steps = 7  # --set", "training/optimizer.safetensors", "model.layers.0.self_attn.q_proj.weight", "[16, 16]"})
+        "train.steps = 7  # --set", "training/rank-00000.safetensors", "model.layers.0.self_attn.q_proj.weight", "[16, 16]"})
     EXPECT_NE(shown.output.find(words), std::string::npos) << words << "\n" << shown.output;
   const base::Json json = json_line(cairn(*scratch, {"snapshot", "inspect", "run/snapshots/step-00000006", "--json"}).output);
   EXPECT_EQ(json["step"], 6);
@@ -48,6 +48,35 @@ TEST_F(SavedRunCommand, InspectShowsWhatIsInside) {
   EXPECT_EQ(json["state"]["step"], 6);
   EXPECT_EQ(json["tokenizer"]["vocab"], 260);
   EXPECT_GT(json["tensors"].size(), 10u);
+}
+
+TEST_F(SavedRunCommand, ReshapedThereAndBackItIsTheSame) {
+  const auto reshape = [&](const char* from, const char* to, std::vector<std::string> more) {
+    more.insert(more.begin(), {"snapshot", "reshape", from, "--out", to});
+    const Outcome made = cairn(*scratch, more);
+    EXPECT_EQ(made.code, 0) << made.output;
+  };
+  reshape("run", "three", {"--mesh", "dp=3", "--set", "memory.zero=3"});
+  EXPECT_TRUE(std::filesystem::exists(*scratch / "three" / "snapshots" / "step-00000007" / "training" / "rank-00002.safetensors"));
+  reshape("three", "tensor", {"--mesh", "tp=2", "--set", "memory.zero=0"});
+  reshape("tensor", "back", {"--mesh", "dp=2"});
+  const Outcome same = cairn(*scratch, {"snapshot", "diff", "run", "back"});
+  EXPECT_EQ(same.code, 0) << same.output;
+  EXPECT_NE(same.output.find("no difference: "), std::string::npos) << same.output;
+  const Outcome again = cairn(*scratch, {"snapshot", "reshape", "run", "--out", "back"});
+  EXPECT_EQ(again.code, 2);
+  EXPECT_NE(again.output.find("it is there already"), std::string::npos) << again.output;
+}
+
+TEST_F(SavedRunCommand, DiffNamesWhatDiffers) {
+  const Outcome other = cairn(*scratch, {"snapshot", "diff", "run", "run/snapshots/step-00000006"});
+  EXPECT_EQ(other.code, 1) << other.output;
+  for (const char* words : {"model: model.layers.0.self_attn.q_proj.weight: 256 elements differ, by at most ", "optimizer: exp_avg.",
+                            "training/state.json: differs", "different: "})
+    EXPECT_NE(other.output.find(words), std::string::npos) << words << "\n" << other.output;
+  const base::Json json = json_line(cairn(*scratch, {"snapshot", "diff", "run", "run/snapshots/step-00000006", "--json"}).output);
+  EXPECT_FALSE(json["same"].get<bool>());
+  EXPECT_GT(json["differences"].size(), 10u);
 }
 
 TEST_F(SavedRunCommand, VerifyPassesWholeSnapshotsAndNamesWhatIsDamaged) {

@@ -167,8 +167,9 @@ TEST(Net, ACallerThatKnowsNoKeyLearnsNothingFromReplayedBytes) {
   {
     const int fd = connect_to(setups[0].addresses[0].port);
     struct {
-      char magic[8] = {'c', 'a', 'i', 'r', 'n', '/', '1', 0};
+      char magic[8] = {'c', 'a', 'i', 'r', 'n', '/', '2', 0};
       int32_t from = 1, to = 0;
+      uint16_t channel = 0, channels = 1;
       uint8_t nonce[32] = {};
     } hello;
     EXPECT_EQ(::send(fd, &hello, sizeof hello, MSG_NOSIGNAL), static_cast<ssize_t>(sizeof hello));

@@ -44,6 +44,7 @@ struct Machine {
   Key key = key_of(1);
   std::string config_fingerprint = "the recipe";
   std::chrono::nanoseconds deadline = 10s;
+  std::vector<std::string> more_interfaces = {};
 };
 
 // Lets every machine come to one place; then all ranks sum their numbers. What became of each machine: "" or its error.
@@ -57,13 +58,18 @@ std::vector<std::string> meet_and_sum(const std::vector<Machine>& machines, std:
       threads.emplace_back([&, i] {
         try {
           const Tls tls(machines[i].key);
-          auto setups =
-              rendezvous_nodes(machines[i].spec, tls,
-                               {.endpoint = place, .config_fingerprint = machines[i].config_fingerprint, .deadline = machines[i].deadline});
+          auto setups = rendezvous_nodes(machines[i].spec, tls,
+                                         {.endpoint = place,
+                                          .more_interfaces = machines[i].more_interfaces,
+                                          .config_fingerprint = machines[i].config_fingerprint,
+                                          .deadline = machines[i].deadline});
           std::vector<std::jthread> ranks;
           for (NetSetup& setup : setups) {
             ranks.emplace_back([&, setup] {
-              World world(make_net_transport(setup), {.deadline = 10s});
+              const int channels = machines[i].more_interfaces.empty() ? 1 : 2;
+              World world(make_net_transport(setup, {.channels = channels}), {.deadline = 10s});
+              for (const auto& [which, one] : world.ledger().channels())
+                EXPECT_EQ(one.plane, std::get<2>(which));  // a channel on each interface
               auto x = static_cast<float>(world.rank() + 1);
               world.everyone().all_reduce({&x, 1, Dtype::f32}, Reduce::sum, kX).wait();
               EXPECT_EQ(x, static_cast<float>(world.size() * (world.size() + 1) / 2));
@@ -88,6 +94,15 @@ TEST(Rendezvous, RanksAreNumberedByMachineAndAllCanTalk) {
                                  &ranks);
   EXPECT_THAT(ends, testing::Each(""));
   EXPECT_THAT(ranks, testing::UnorderedElementsAre(0, 1, 2, 3, 4, 5));
+}
+
+TEST(Rendezvous, MachinesLearnOfAllInterfacesOfEachOther) {
+  std::vector<int> ranks;
+  const auto ends = meet_and_sum({{.spec = {.node = 1, .nodes = 2, .count = 2}, .more_interfaces = {"127.0.0.2"}},
+                                  {.spec = {.node = 0, .nodes = 2, .count = 1}, .more_interfaces = {"127.0.0.2"}}},
+                                 &ranks);
+  EXPECT_THAT(ends, testing::Each(""));
+  EXPECT_THAT(ranks, testing::UnorderedElementsAre(0, 1, 2));
 }
 
 TEST(Rendezvous, RanksThatALauncherNumberedKeepTheirNumbers) {

@@ -19,6 +19,12 @@ class CrashingDisk final : public base::Disk {
     if (left_ == 0) real_.write(file, bytes.first(bytes.size() / 2));
     return count(), real_.write(file, bytes);
   }
+  int open_shared(const std::filesystem::path& path) const override { return count(), real_.open_shared(path); }
+  int64_t write_at(int file, std::span<const std::byte> bytes, int64_t offset) const override {
+    if (left_ == 0) real_.write_at(file, bytes.first(bytes.size() / 2), offset);
+    return count(), real_.write_at(file, bytes, offset);
+  }
+  int resize(int file, int64_t bytes) const override { return count(), real_.resize(file, bytes); }
   int sync(int) const override { return count(), 0; }
   int close(int file) const override { return count(), real_.close(file); }
   int rename(const std::filesystem::path& from, const std::filesystem::path& to) const override { return count(), real_.rename(from, to); }

@@ -36,8 +36,8 @@ TEST(Manifest, RefusesEveryLieByName) {
   EXPECT_THAT(refusal_of_manifest(std::string(100'000, '[')), HasSubstr("nested more than 8 deep"));
   EXPECT_THAT(refusal_of_manifest(R"({"format":"zip"})"), HasSubstr("not the manifest of a Cairn snapshot"));
   EXPECT_THAT(refusal_of_manifest(R"({"format":7})"), HasSubstr("no format that can be read"));
-  EXPECT_THAT(refusal_of_manifest(R"({"format":"cairn-snapshot","format_version":2})"),
-              HasSubstr("format version 2, this Cairn reads version 1"));
+  EXPECT_THAT(refusal_of_manifest(R"({"format":"cairn-snapshot","format_version":3})"),
+              HasSubstr("format version 3, this Cairn reads 1 and 2"));
   EXPECT_THAT(refusal_of_manifest(R"({"format":"cairn-snapshot","format_version":1,"step":-1})"), HasSubstr("no step that can be read"));
   EXPECT_THAT(refusal_of_manifest(with_files("3")), HasSubstr("no files that can be read"));
   EXPECT_THAT(refusal_of_manifest(with_files(R"({"../x":{"bytes":1,"xxh3":"0000000000000001"}})")),

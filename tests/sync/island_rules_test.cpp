@@ -253,6 +253,19 @@ TEST(Gossip, DrawsAsManyOthersAsItSays) {
   for (int64_t round = 0; round < 2000; ++round)
     for (const std::vector<int>& row : mixing_rows(Topology::random, 8, 0.2, 1, round)) drawn += static_cast<int64_t>(row.size()) - 1;
   EXPECT_NEAR(static_cast<double>(drawn) / 16000, 0.2, 0.01);
+  int64_t both = 0, first = 0, twice = 0;  // islands, and rounds that follow each other, draw independently
+  bool before = false;
+  for (uint64_t seed = 0; seed < 20; ++seed)
+    for (int64_t round = 1; round <= 500; ++round) {
+      const auto rows = mixing_rows(Topology::random, 2, 0.2, seed, round);
+      first += rows[0].size() == 2;
+      both += rows[0].size() == 2 && rows[1].size() == 2;
+      twice += before && rows[0].size() == 2;
+      before = rows[0].size() == 2;
+    }
+  EXPECT_NEAR(static_cast<double>(first) / 10000, 0.2, 0.02);
+  EXPECT_NEAR(static_cast<double>(both) / 10000, 0.04, 0.01);
+  EXPECT_NEAR(static_cast<double>(twice) / 10000, 0.04, 0.01);
   for (int64_t round = 0; round < 50; ++round) {
     const auto rows = mixing_rows(Topology::pairwise, 7, 0, 1, round);
     int alone = 0;
@@ -296,6 +309,49 @@ TEST(Gossip, AveragesWithAllInItsWindow) {
   };
   train_toys(3, run);
   for (size_t round = 0; round < 10; ++round) EXPECT_EQ(at::equal(at_step[0][round], at_step[1][round]), round == 5 || round == 6) << round;
+}
+
+// Loss: the distance of a model from a point, squared. Rounds before and between tracked ones average with all, too.
+TEST(Gossip, TracksWhatTheMeanOfAllIsWorthAndTrainsAsIfItDidNot) {
+  SyncOptions options{.kind = "gossip"};
+  options.gossip = {.every = 2, .topology = Topology::random, .neighbours = 0.5, .schedule = GossipSchedule::window};
+  options.gossip.window_start = 0.4, options.gossip.window_width = 0.3;
+  const auto without = train_toys(5, {.options = options, .steps = 18, .finish = true});
+  options.gossip.track_merge_every = 2;
+  const auto loss = [](const at::Tensor& values) { return (values - 0.25).square().sum().item<double>(); };
+  std::vector<std::vector<at::Tensor>> models(5);  // by island, after each step
+  std::vector<std::vector<StepMetrics>> tracked(5);
+  ToyRun run{.options = options, .steps = 18, .finish = true};
+  run.after = [&](comm::World& world, Sync& rule, ToyModel& model, int64_t step) {
+    const auto me = static_cast<size_t>(world.rank());
+    models[me].push_back(model.flat().clone());
+    ASSERT_EQ(rule.tracks_merge(step), step % 4 == 0 || step == 18) << step;
+    if (!rule.tracks_merge(step)) return;
+    tracked[me].push_back(
+        rule.track_merge(step, [&](const std::vector<at::Tensor>& these) { return loss(these.empty() ? model.flat() : flat(these)); }));
+    EXPECT_TRUE(at::equal(model.flat(), models[me].back()));
+  };
+  const auto with = train_toys(5, run);
+  for (size_t k = 0; k < 5; ++k) EXPECT_TRUE(at::equal(with[k].own, without[k].own));
+  const std::vector<size_t> steps{4, 8, 12, 16, 18};
+  for (size_t i = 0; i < steps.size(); ++i) {
+    at::Tensor mean = at::zeros_like(models[0][0]).to(at::kDouble);
+    for (size_t k = 0; k < 5; ++k) mean += models[k][steps[i] - 1].to(at::kDouble) / 5;
+    double local = 0, distance = 0;
+    for (size_t k = 0; k < 5; ++k) {
+      local += loss(models[k][steps[i] - 1]) / 5;
+      distance += (models[k][steps[i] - 1] - mean).square().sum().item<double>() / 5;
+    }
+    for (size_t k = 0; k < 5; ++k) {
+      ASSERT_EQ(tracked[k].size(), steps.size());
+      EXPECT_NEAR(metric(tracked[k][i], "merge_local_loss"), local, 1e-5) << steps[i];
+      EXPECT_NEAR(metric(tracked[k][i], "merge_loss"), loss(mean), 1e-5) << steps[i];
+      EXPECT_NEAR(metric(tracked[k][i], "merge_gap"), local - loss(mean), 1e-5) << steps[i];
+      EXPECT_NEAR(metric(tracked[k][i], "merge_distance"), distance, 1e-5) << steps[i];
+      EXPECT_GT(metric(tracked[k][i], "merge_bytes"), static_cast<double>(i + 1) * 21 * 4) << steps[i];  // 21 numbers, at least once each
+    }
+    EXPECT_EQ(distance < 1e-10, steps[i] == 12) << steps[i];  // in the window all have one model
+  }
 }
 
 // Messages advance only in calls: while an island waits for its GPU, `progress` completes what is in flight.

@@ -68,6 +68,39 @@ TEST(RemotePeers, GossipHasTheModelsThatItHasInOneWorld) {
     expect_same_as_in_one_world(options);
 }
 
+// Each island says that its own loss is its number and one; the loss of the mean is a function of the mean.
+TEST(RemotePeers, GossipTracksWhatTheMeanOfAllIsWorth) {
+  SyncOptions options = gossip(Topology::pairwise, GossipFinal::none);
+  const std::vector<ToyEnd> together = train_toys(3, {.options = options, .steps = 43});
+  options.gossip.track_merge_every = 4;
+  std::vector<IslandRun> runs = runs_of(3, options, 43);
+  std::vector<std::vector<StepMetrics>> tracked(3);
+  for (size_t i = 0; i < 3; ++i)
+    runs[i].after = [&, i](comm::Bridge&, Sync& rule, int64_t step) {
+      ASSERT_EQ(rule.tracks_merge(step), step == 20 || step == 40 || step == 43);
+      if (rule.tracks_merge(step))
+        tracked[i].push_back(rule.track_merge(step, [&](const std::vector<at::Tensor>& mean) {
+          return mean.empty() ? static_cast<double>(i) + 1 : flat(mean).sum().item<double>();
+        }));
+    };
+  const std::vector<IslandResult> apart = run_islands(runs);
+  at::Tensor mean = at::zeros_like(together[0].own);
+  double distance = 0;
+  for (const ToyEnd& one : together) mean += one.own / 3;
+  for (const ToyEnd& one : together) distance += (one.own - mean).square().sum().item<double>() / 3;
+  for (size_t i = 0; i < 3; ++i) {
+    rethrow(apart[i]);
+    EXPECT_TRUE(at::equal(apart[i].own, together[i].own));
+    ASSERT_EQ(tracked[i].size(), 3U);
+    for (size_t j = 0; j < 3; ++j)
+      for (const char* name : {"merge_distance", "merge_local_loss", "merge_loss", "merge_gap"})
+        EXPECT_EQ(metric(tracked[i][j], name), metric(tracked[0][j], name)) << i << " " << name;
+    EXPECT_NEAR(metric(tracked[i][2], "merge_local_loss"), 2, 1e-6);
+    EXPECT_NEAR(metric(tracked[i][2], "merge_loss"), mean.sum().item<double>(), 1e-5);
+    EXPECT_NEAR(metric(tracked[i][2], "merge_distance"), distance, 1e-5);
+  }
+}
+
 TEST(RemotePeers, Co2HasTheModelThatItHasInOneWorld) {
   for (const SyncOptions& options :
        {one_round_late(StalenessGap::ratio), one_round_late(StalenessGap::off), one_round_late(StalenessGap::ratio, "topk")})

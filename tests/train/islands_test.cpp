@@ -86,6 +86,39 @@ TEST(Islands, MayHaveAnyLayoutInside) {
   }
 }
 
+// Every third round, and before the last merge. Ranks of an island hold copies and shards of the same model: one distance.
+TEST(Islands, TrackWhetherTheyAreMergeable) {
+  const harness::ScratchFolder folder;
+  const Sets seldom{"sync.island.neighbours=0", "train.steps=11", "eval.every=0", "optim.learning_rate=0.01"};
+  train_on(2, islands(kGossip, seldom), folder.path() / "without");
+  std::vector<double> distances;
+  for (const auto& [name, ranks, sets] :
+       std::vector<std::tuple<std::string, int, Sets>>{{"plain", 2, {}}, {"dp", 4, {}}, {"zero3", 4, {"memory.zero=3"}}}) {
+    Sets all = seldom;
+    all.push_back("sync.island.track_merge_every=3");
+    all.insert(all.end(), sets.begin(), sets.end());
+    train_on(ranks, islands(kGossip, all), folder.path() / name);
+    std::vector<int64_t> steps;
+    const auto rows = base::read_metrics(folder.path() / name / "metrics.jsonl");
+    const auto others = base::read_metrics(folder.path() / name / "island-1" / "metrics.jsonl");
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (!rows[i].has("merge_gap")) continue;
+      steps.push_back(rows[i].integer("step"));
+      EXPECT_NEAR(rows[i].number("merge_gap"), rows[i].number("merge_local_loss") - rows[i].number("merge_loss"), 1e-9);
+      EXPECT_GT(rows[i].number("merge_distance"), 0);
+      EXPECT_EQ(rows[i].number("merge_distance"), others[i].number("merge_distance"));
+      EXPECT_EQ(rows[i].number("merge_loss"), others[i].number("merge_loss"));
+      EXPECT_GT(rows[i].number("merge_seconds"), 0);
+      distances.push_back(rows[i].number("merge_distance"));
+    }
+    EXPECT_EQ(steps, (std::vector<int64_t>{9, 11})) << name;
+    EXPECT_NEAR(rows.back().number("merge_loss"), rows.back().number("eval_loss"), 1e-6);  // the run ends with that mean
+  }
+  for (size_t i = 2; i < distances.size(); ++i) EXPECT_NEAR(distances[i], distances[i % 2], 1e-3 * distances[i % 2]) << i;
+  EXPECT_EQ(furthest(model_of(folder.path() / "plain"), model_of(folder.path() / "without")), 0);
+  EXPECT_NE(base::read_file(folder.path() / "plain" / "report.html", 1 << 24).find("their mean, held out"), std::string::npos);
+}
+
 TEST(Islands, GoOnWhereTheyWereInterrupted) {
   const harness::ScratchFolder folder;
   Sets late = kStreaming;

@@ -60,8 +60,7 @@ comm::Ledger masha_on(int ranks, const base::Recipe& recipe, const std::filesyst
 Tensors section_of(const std::filesystem::path& out, const std::string& section) {
   Tensors all;
   const snapshot::OpenSnapshot opened = snapshot::open(*snapshot::find_latest(out.string()));
-  const snapshot::Safetensors& tensors = opened.section(section);
-  for (const snapshot::TensorEntry& entry : tensors.entries()) all[entry.name] = tensors.view(entry).clone();
+  for (const snapshot::TensorEntry& entry : opened.entries(section)) all[entry.name] = opened.tensor(section, entry.name).clone();
   return all;
 }
 

@@ -18,6 +18,7 @@
 #include "harness/scratch_folder.h"
 #include "kernels/aten.h"
 #include "kernels/device.h"
+#include "save_now.h"
 #include "small_decoder.h"
 #include "snapshot/snapshot.h"
 #include "train/build.h"
@@ -110,7 +111,7 @@ TEST(SavedState, ValuesThatAreNotFiniteAreNotResumed) {
     at::Tensor last = job->engine.trained.values.back().tensor;
     last.view({-1})[-1].fill_(std::numeric_limits<double>::quiet_NaN());
     job->progress.steps_done = 2;
-    snapshot::save(start.out, *collect(*job), {}, base::real_disk());
+    save_now(*job, start.out, base::real_disk());
   });
   Start resumed = start;
   resumed.resume = true;

@@ -17,6 +17,17 @@ class RealDisk final : public Disk {
   int append(const std::filesystem::path& path) const override {
     return ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   }
+  int open_shared(const std::filesystem::path& path) const override { return ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644); }
+  int open_direct(const std::filesystem::path& path) const override {
+    return ::open(path.c_str(), O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0644);
+  }
+  int64_t write_at(int file, std::span<const std::byte> bytes, int64_t offset) const override {
+    ssize_t n = -1;
+    do n = ::pwrite(file, bytes.data(), bytes.size(), offset);
+    while (n < 0 && errno == EINTR);
+    return n;
+  }
+  int resize(int file, int64_t bytes) const override { return ::ftruncate(file, bytes); }
   int64_t write(int file, std::span<const std::byte> bytes) const override {
     ssize_t n = -1;
     do n = ::write(file, bytes.data(), bytes.size());
@@ -47,6 +58,11 @@ class RealDisk final : public Disk {
 };
 
 }  // namespace
+
+int Disk::open_direct(const std::filesystem::path& /*path*/) const {
+  errno = EINVAL;
+  return -1;
+}
 
 const Disk& real_disk() {
   static const RealDisk disk;

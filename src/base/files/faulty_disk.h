@@ -30,7 +30,11 @@ class FaultyDisk final : public Disk {
 
   int create(const std::filesystem::path& path) const override;
   int append(const std::filesystem::path& path) const override;
+  int open_shared(const std::filesystem::path& path) const override;
+  int open_direct(const std::filesystem::path& path) const override;
   int64_t write(int file, std::span<const std::byte> bytes) const override;
+  int64_t write_at(int file, std::span<const std::byte> bytes, int64_t offset) const override;
+  int resize(int file, int64_t bytes) const override;
   int sync(int file) const override;
   int close(int file) const override;
   int rename(const std::filesystem::path& from, const std::filesystem::path& to) const override;
@@ -40,6 +44,7 @@ class FaultyDisk final : public Disk {
 
  private:
   int fail(int error) const;
+  int64_t let_through(int64_t bytes) const;  // how many of these are written, or -1 with errno
 
   DiskFaults faults_;
   mutable std::atomic<int64_t> written_{0};

@@ -37,6 +37,13 @@ std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path, Erro
   return std::shared_ptr<const MappedFile>(new MappedFile(path, {static_cast<const std::byte*>(start), start ? size : 0}));
 }
 
+std::shared_ptr<const MappedFile> MappedFile::map(int file, int64_t offset, int64_t bytes, std::string name) {
+  const auto size = static_cast<size_t>(bytes);
+  void* start = size > 0 ? ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, offset) : nullptr;
+  if (start == MAP_FAILED) fail(Error::Kind::corrupt_file, name, fmt::format("cannot be mapped: {}", std::strerror(errno)));
+  return std::shared_ptr<const MappedFile>(new MappedFile(std::move(name), {static_cast<const std::byte*>(start), size}));
+}
+
 MappedFile::MappedFile(std::string path, std::span<const std::byte> bytes) : path_(std::move(path)), bytes_(bytes) {
   register_mapping(bytes_, path_.c_str());
 }

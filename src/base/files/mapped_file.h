@@ -1,6 +1,7 @@
 // A file's bytes in memory, read only, without a copy.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -17,6 +18,8 @@ class MappedFile {
   // A file that is missing, unreadable or not a regular file throws `kind`: corrupt_file for a file that a snapshot promises, bad_input
   // for one that a user names.
   static std::shared_ptr<const MappedFile> open(const std::string& path, Error::Kind kind = Error::Kind::corrupt_file);
+  // A part of an open file, memory of another process for example. `offset` is a multiple of the page size; `name` stands for the path.
+  static std::shared_ptr<const MappedFile> map(int file, int64_t offset, int64_t bytes, std::string name);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;

@@ -14,6 +14,7 @@ void add_machines(CLI::App* command, LaunchArguments& a);
 
 CLI::App* add_train(CLI::App& app, TrainArguments& a);
 CLI::App* add_replay(CLI::App& app, ReplayArguments& a);
+CLI::App* add_diagnose(CLI::App& app, DiagnoseArguments& a);
 CLI::App* add_plan(CLI::App& app, PlanArguments& a);
 CLI::App* add_schedule(CLI::App& app, ScheduleArguments& a);
 CLI::App* add_verify(CLI::App& app, VerifyArguments& a);

@@ -47,9 +47,12 @@ CLI::App* add_bench(CLI::App& app, BenchArguments& a) {
 
 CLI::App* add_study(CLI::App& app, StudyArguments& a) {
   CLI::App* command = app.add_subcommand("study", "Train many models as one study, and compare them");
-  command->add_option("kind", a.kind, "Which study: hdee (an ensemble of domain experts at one total compute budget)")
+  command
+      ->add_option("kind", a.kind,
+                   "Which study: hdee (an ensemble of domain experts at one total compute budget), coded (several models in turn, by "
+                   "workers of which some are late)")
       ->required()
-      ->check(CLI::IsMember({"hdee"}));
+      ->check(CLI::IsMember({"hdee", "coded"}));
   command->add_option("recipe", a.recipe, "A recipe (TOML) with a [study]")->required();
   command->add_option("--out", a.out, "The study directory; a study that is there is resumed (default: studies/RECIPE)");
   command->add_option("--set", a.sets, "A recipe key: --set study.mode=steps; may be repeated")->allow_extra_args(false)->take_all();

@@ -200,6 +200,17 @@ CLI::App* add_snapshot(CLI::App& app, SnapshotArguments& a) {
   look("inspect", "Show what is inside: step, shape, tokenizer, training state, recipe, files, tensors (of a run: the newest)");
   look("verify", "Check every file, tensor and value, and name what is wrong (of a run: all its snapshots)")
       ->footer("Exits with 0 if everything is intact, with 2 if something is damaged.");
+  CLI::App* diff = command->add_subcommand("diff", "Compare two snapshots: tensors by name, bit by bit, and the progress of training");
+  diff->add_option("snapshots", a.models, "Two runs (their newest snapshots) or snapshots")->required()->expected(2);
+  diff->add_flag("--json", a.json, "Print it as JSON");
+  diff->footer("Exits with 0 if they are the same, with 1 if they differ. How they were laid out over ranks does not count.");
+  diff->callback([&a] { a.action = "diff"; });
+  CLI::App* reshape = command->add_subcommand("reshape", "Save a run again as the ranks of another layout do, without training");
+  reshape->add_option("source", a.source, "A run (its newest snapshot), or one of its snapshots")->required();
+  reshape->add_option("--out", a.out, "The run directory to write; it must not be there yet")->required();
+  reshape->add_option("--mesh", a.mesh, "The new layout: tp=2,dp=3; axes that it leaves out have one rank (default: as it was)");
+  reshape->add_option("--set", a.sets, "A recipe key: --set memory.zero=3; may be repeated")->allow_extra_args(false)->take_all();
+  reshape->callback([&a] { a.action = "reshape"; });
   CLI::App* merge = action("merge", "Average finished models, or add an adapter (PEFT) to a model's weights", nullptr);
   merge->add_option("models", a.models, "Runs, snapshots or directories of one shape; with --adapter, the one model")->required();
   merge->add_option("--weights", a.weights, "How much each model counts: 2,1,1 (default: all the same)")->delimiter(',');

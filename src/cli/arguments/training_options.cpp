@@ -5,6 +5,7 @@
 
 #include "cli/arguments/add_options.h"
 #include "cli/arguments/checks.h"
+#include "comm/net/transport.h"
 #include "sync/needs.h"
 
 namespace cairn::cli {
@@ -16,6 +17,18 @@ void add_machines(CLI::App* command, LaunchArguments& a) {
   command->add_option("--rendezvous", a.rendezvous, "HOST:PORT where they meet: an address of machine 0")->group(several);
   command->add_option("--key", a.key, "The run's key file, the same everywhere (`cairn key FILE` makes one)")->group(several);
   command->add_option("--address", a.address, "Where the others reach this machine (default: as machine 0 sees it)")->group(several);
+  command
+      ->add_option("--interfaces", a.interfaces,
+                   "Network interfaces of this machine that messages to other machines use: addresses, as 10.0.0.1,10.1.0.1, or auto "
+                   "(default: the one that leads to them)")
+      ->group(several);
+  command
+      ->add_option("--channels", a.channels,
+                   "Connections to each rank of another machine; they are spread over the interfaces, and messages are split over them by "
+                   "their rates. The same on all machines")
+      ->check(CLI::Range(1, comm::kChannelsMost))
+      ->capture_default_str()
+      ->group(several);
   command->add_option("--tls-authority", a.tls_authority, "Instead of a key: the trusted certificate authority (PEM)")->group(several);
   command->add_option("--tls-certificate", a.tls_certificate, "This machine's certificate (PEM)")->group(several);
   command->add_option("--tls-key", a.tls_key, "Its private key (PEM)")->group(several);
@@ -40,7 +53,8 @@ CLI::App* add_train(CLI::App& app, TrainArguments& a) {
   command->add_option(
       "--links", a.links,
       "Try out slower links between the ranks, or between islands where there are any: latency and bandwidth of each pair, as "
-      "20ms,100Mbit; card: of all links of a rank together; sigma=1: log-normal latency; matrix=FILE: latencies in ms by pair");
+      "20ms,100Mbit; card: of all links of a rank together; sigma=1: log-normal latency; matrix=FILE: latencies in ms by pair; "
+      "plane=50Mbit, repeated: parallel networks for --channels");
   command
       ->add_option(
           "--transport", a.transport,
@@ -86,6 +100,13 @@ CLI::App* add_replay(CLI::App& app, ReplayArguments& a) {
   command->add_option("--nproc", a.nproc, "Ranks (default: as many as there were then)")->check(CLI::Range(1, 1 << 16));
   command->add_flag("--json", a.json, "Print it as one line of JSON");
   command->footer("Exits with 0 if both numbers are bitwise identical, with 1 if not.");
+  return command;
+}
+
+CLI::App* add_diagnose(CLI::App& app, DiagnoseArguments& a) {
+  CLI::App* command = app.add_subcommand("diagnose", "Show which rank or link held up a run, and the delays between its ranks");
+  command->add_option("run", a.run, "A run directory, of a run in progress or ended")->required();
+  command->add_flag("--json", a.json, "Print it as JSON");
   return command;
 }
 

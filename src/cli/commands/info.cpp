@@ -19,6 +19,7 @@
 #include "comm/net/key.h"
 #include "kernels/adamw.h"
 #include "kernels/device.h"
+#include "study/coded_options.h"
 #include "study/hdee_options.h"
 #include "train/settings.h"
 
@@ -88,7 +89,7 @@ int reference_command() {
       base::reference_markdown(train::recipe_sections()) +
       "\n\n# Studies\n\nSections of a study's recipe, beside those above. NAME is any name; sizes are\n`[study.size.NAME]`, with the "
       "keys of `[model]`.\n\n" +
-      base::reference_markdown(study::hdee_sections()));
+      base::reference_markdown(study::hdee_sections()) + "\n\n## Coded training\n\n" + base::reference_markdown(study::coded_sections()));
   return 0;
 }
 

@@ -60,13 +60,8 @@ void average_models(const SnapshotArguments& a) {
   if (a.models.size() < 2)
     base::fail_input("snapshot merge {}: one model has nothing to be merged with; give several, or --adapter DIR", a.models.front());
   if (a.undo) base::fail_input("--undo: subtracts an adapter; add --adapter DIR");
-  std::vector<snapshot::Pretrained> models;
-  for (const std::string& folder : a.models) models.push_back(snapshot::open_pretrained(folder, log));
-  const auto decoder = model::make_decoder(models.front().shape);
-  const mesh::NamedTensors parameters = decoder->layout().views(at::empty({decoder->elements()}));
-  snapshot::merge_models(models, a.weights, parameters);
-  snapshot::write_pretrained(a.out, models.front().shape, parameters, models.front().texts, options_of(a), base::real_disk());
-  say_done(a, models.front().shape, parameters);
+  const snapshot::MergedModel merged = snapshot::merge_folders(a.models, a.weights, a.out, options_of(a), base::real_disk(), log);
+  say_done(a, merged.shape, merged.parameters);
 }
 
 void merge_models_or_adapter(SnapshotArguments a) {
@@ -108,6 +103,8 @@ void replay_rounds(const SnapshotArguments& a) {
 int snapshot_command(const SnapshotArguments& a) {
   if (a.action == "inspect") return inspect_snapshot(a);
   if (a.action == "verify") return verify_snapshot(a);
+  if (a.action == "diff") return diff_snapshots(a);
+  if (a.action == "reshape") return reshape_snapshot(a);
   if (a.action == "replay") return replay_rounds(a), 0;
   if (a.action == "merge")
     merge_models_or_adapter(a);

@@ -22,19 +22,24 @@
 #include "cli/cause.h"
 #include "cli/commands.h"
 #include "cli/environment.h"
+#include "cli/launch/diagnosis_policy.h"
 #include "cli/launch/launcher.h"
 #include "cli/launch/links.h"
+#include "cli/launch/loss_policy.h"
 #include "cli/launch/rank_process.h"
 #include "cli/launch/rank_setups.h"
+#include "cli/launch/restarting_agents.h"
 #include "cli/launch/resumed_recipe.h"
 #include "cli/launch/run_directory.h"
 #include "cli/recipe_overrides.h"
 #include "cli/signals.h"
+#include "cli/train_recipe.h"
 #include "comm/local/local.h"
 #include "comm/mpi/transport.h"
 #include "comm/nccl/transport.h"
 #include "comm/net/transport.h"
 #include "comm/world.h"
+#include "elastic/keeper.h"
 #include "kernels/adamw.h"
 #include "mesh/mesh.h"
 #include "parallel/layout/plan_file.h"
@@ -45,6 +50,7 @@
 #include "train/check_files.h"
 #include "train/dry_run.h"
 #include "train/settings.h"
+#include "train/state/memory_snapshot.h"
 
 namespace cairn::cli {
 namespace {
@@ -52,92 +58,9 @@ namespace {
 constexpr int64_t kRankBytes = int64_t{150} << 20;       // a rank process before it holds anything
 constexpr int64_t kThreadRankBytes = int64_t{64} << 20;  // a rank as a thread, with the data and state of a small model
 
-RunRequest request_of(const TrainArguments& a) { return {.out = a.out, .resume = a.resume, .recipe = a.recipe, .data = a.data}; }
-
-// The recipe that a run starts from: the file, or the resumed run's own recipe if no file is given.
-RunDecision decide(const TrainArguments& a, const RunDirectory& run) {
-  RunDecision decision{.run = run, .day = day_of_run(run.path, run.resume)};
-  if (!a.recipe.empty()) {
-    decision.recipe = read_recipe_file(a.recipe);
-  } else if (run.resume) {
-    decision.recipe = base::Recipe::File::read(run.path / "recipe.toml");
-    decision.saved = true;
-    decision.folder = start_folder(run.path);
-  }
-  return decision;
-}
-
-// Without --nproc, the mesh decides the number of ranks. (shard is a part of dp.)
-TrainArguments with_ranks_of_mesh(TrainArguments a) {
-  if (a.nproc_given || a.nnodes > 1) return a;
-  for (const mesh::Axis& axis : parse_mesh_axes(a.mesh))
-    if (axis.name != "shard") a.nproc *= axis.size;
-  if (!a.mesh.empty() && a.islands > 0 && a.island < 0) a.nproc *= a.islands;
-  return a;
-}
-
-base::Recipe parse_decided(const RunDecision& decision) {
-  if (!decision.recipe) return {};
-  return decision.saved ? read_saved_recipe(*decision.recipe, decision.folder) : base::Recipe::parse(*decision.recipe);
-}
-
-// The decided recipe with the keys that the command line sets.
-base::Recipe make_recipe(const TrainArguments& a, const RunDecision& decision) {
-  return apply_overrides(parse_decided(decision), {.data = a.data,
-                                                   .mesh = a.mesh,
-                                                   .sets = a.sets,
-                                                   .seed = a.seed,
-                                                   .islands = a.islands,
-                                                   .sync = a.sync,
-                                                   .island = a.island,
-                                                   .founders = a.founders,
-                                                   .meet = a.meet,
-                                                   .listen = a.listen});
-}
-
-// Reads the plan of --plan and takes the number of ranks from it.
-std::shared_ptr<const parallel::Plan> read_given_plan(TrainArguments& a) {
-  if (a.plan.empty()) return nullptr;
-  if (!a.mesh.empty()) base::fail_input("--mesh {} --plan {}: the plan says how ranks are arranged: leave out --mesh", a.mesh, a.plan);
-  auto plan = std::make_shared<parallel::Plan>(parallel::read_plan(a.plan));
-  if (!a.nproc_given && a.nnodes <= 1) a.nproc = plan->mesh.size();
-  return plan;
-}
-
-// The number of islands, for code that runs before the recipe is read. The agent, which has read it, exports CAIRN_ISLANDS to its ranks.
-int islands_of(const TrainArguments& a) {
-  if (a.islands > 0) return a.islands;
-  for (const mesh::Axis& axis : parse_mesh_axes(a.mesh))
-    if (axis.name == "island") return axis.size;
-  const auto exported = variable("CAIRN_ISLANDS");
-  return exported ? std::stoi(*exported) : 1;
-}
-
 std::optional<comm::LinkModel> links_among(const TrainArguments& a, int ranks) {
   const std::optional<comm::LinkModel> links = variable("CAIRN_ISLAND_ALONE") ? std::nullopt : parse_links(a.links);
   return links ? std::optional(island_links(*links, ranks, islands_of(a))) : std::nullopt;
-}
-
-// The options that must be the same on all machines, as typed. Machines compare it when they meet.
-std::string fingerprint(const TrainArguments& a) {
-  std::string all;
-  const auto add = [&](const char* option, const std::string& value) {
-    if (!value.empty()) all += fmt::format("{}{} {}", all.empty() ? "" : " ", option, value);
-  };
-  add("--data", a.data);
-  add("--seed", a.seed >= 0 ? std::to_string(a.seed) : "");
-  add("--mesh", a.mesh);
-  add("--islands", a.islands > 0 ? std::to_string(a.islands) : "");
-  add("--sync", a.sync);
-  add("--island", a.island >= 0 ? std::to_string(a.island) : "");
-  if (!a.plan.empty()) {
-    const std::string text = parallel::to_json(parallel::read_plan(a.plan));
-    add("--plan", fmt::format("{:016x}", base::checksum(text)));
-  }
-  add("--device", a.device);
-  add("--transport", a.transport);
-  for (const std::string& set : a.sets) add("--set", set);
-  return all;
 }
 
 // Refuses a rank count that this machine cannot hold, before anything is started.
@@ -229,7 +152,7 @@ int run_process(const TrainArguments& a, train::Start start, int ranks_here,
   bool begun = false;
   const auto run = [&] {
     const RunDecision decision = broadcast_decision(world, [&] {
-      if (chosen) return decide(a, *chosen);
+      if (chosen) return decide(start.generation > 1 ? without_recipe_file(a) : a, *chosen);
       ClaimedRun claimed = claim_run_directory(request_of(a));
       lock = std::move(claimed.lock);
       return decide(a, claimed.run);
@@ -250,6 +173,7 @@ int run_process(const TrainArguments& a, train::Start start, int ranks_here,
     }
     if (a.device == "cuda" || !chosen || size > ranks_here)
       check_memory(a, train::dry_run(recipe, start, size, shared_memory(a, ranks_here)));
+    if (start.generation == 0) check_loss_policy(recipe, "another launcher has started the ranks, one by one");
     if (is_remote_island(recipe)) start.remote = remote_islands_of(a);
     begun = true;
     const train::Result result = train::run(world, std::move(recipe), start, {}, signals.stop());
@@ -304,10 +228,11 @@ void export_island_variables(base::Recipe recipe) {
 
 // Starts this machine's ranks as processes and watches over them. On the first machine, the run directory is passed on to rank 0; null on
 // others. Ranks inherit its lock: it is in use until the last of them has ended.
-int run_agent(const TrainArguments& a, const NodePlace& place, const ClaimedRun* claimed, const std::vector<std::string>& command_line) {
+int run_agent(const TrainArguments& a, const NodePlace& place, const ClaimedRun* claimed, const elastic::DiagnosisOptions& diagnosis,
+              const std::vector<std::string>& command_line) {
   const Signals signals;
   auto terminal = std::make_shared<base::Terminal>();
-  train::AgentOptions options{.setups = {}, .argv = {own_program().string()}, .env = {}, .hold_stop = true};
+  train::AgentOptions options{.setups = {}, .argv = {own_program().string()}, .env = {}, .hold_stop = true, .diagnosis = diagnosis};
   if (const auto apart = variable("CAIRN_ISLANDS_APART")) options.islands = std::stoi(*apart);
   try {
     options.setups = meet_and_set_up(a, place, fingerprint(a), signals.stop(), *terminal);
@@ -316,28 +241,38 @@ int run_agent(const TrainArguments& a, const NodePlace& place, const ClaimedRun*
     terminal->line(error.what());
     return 0;
   }
-  if (claimed) print_run_header(a, claimed->run, options.setups.front().size, *terminal);
   base::Log log({.rank = options.setups.front().rank, .terminal = terminal, .file = {}});
   options.argv.insert(options.argv.end(), command_line.begin(), command_line.end());
   if (claimed) {
+    print_run_header(a, claimed->run, options.setups.front().size, *terminal);
     options.env = {{"CAIRN_RUN_DIR", claimed->run.path.string()}, {"CAIRN_RUN_RESUME", claimed->run.resume ? "1" : "0"}};
     claimed->lock->let_children_inherit();
   }
+  const comm::NetSetup& own = options.setups.front();
+  const elastic::KeeperHandle keeper = give_keeper(options, own.addresses[static_cast<size_t>(own.rank)].host, log);
   options.env.emplace_back("CAIRN_AGENT_SECONDS", fmt::format("{:.3f}", base::process_age()));
   return train::run_ranks(options, log, signals.stop());
 }
 
 // This process is a rank that the agent started: its set-up is inherited as a file.
-int run_agent_rank(const TrainArguments& a, train::Start start, int setup_fd) {
+int run_agent_rank(TrainArguments a, train::Start start, int setup_fd) {
+  if (variable("CAIRN_SHRUNK")) a = with_free_replicas(a);
   std::optional<RunDirectory> run;
   if (const auto path = variable("CAIRN_RUN_DIR")) run = {*path, *variable("CAIRN_RUN_RESUME") == "1"};
+  if (const auto door = variable(elastic::kKeeperFdVariable)) {
+    start.keeper = std::make_shared<train::MemorySnapshots>(std::stoi(*door));
+    start.memory = start.keeper;
+  }
   start.seconds_before = std::stod(*variable("CAIRN_AGENT_SECONDS"));
+  start.generation = std::stoi(variable("CAIRN_GENERATION").value_or("1"));
+  start.lost_at = std::stod(variable("CAIRN_LOST_AT").value_or("0"));
   comm::NetSetup setup = train::inherited_setup(setup_fd);
   const auto here = static_cast<int>(setup.neighbours().size());
   start.threads = threads_among(here);
   assign_gpu(a.device, a.transport, std::stoi(*variable("CAIRN_LOCAL_RANK")), here);
   const auto connect = [&](const base::Stop& stop) {
-    return comm::make_net_transport(std::move(setup), {.links = links_among(a, setup.size), .stop = &stop});
+    const std::optional<comm::LinkModel> links = links_among(a, setup.size);
+    return comm::make_net_transport(std::move(setup), net_options(a, links, stop));
   };
   return run_process(a, start, here, connect, run);
 }
@@ -358,7 +293,7 @@ int run_launched_rank(const TrainArguments& a, train::Start start, const Launch&
   const auto connect = [&](const base::Stop& stop) {
     base::Terminal terminal;
     return comm::make_net_transport(join_launched(a, launch, fingerprint(a), stop, terminal),
-                                    {.links = links_among(a, launch.size), .stop = &stop});
+                                    net_options(a, links_among(a, launch.size), stop));
   };
   return run_process(a, start, launch.local_size, connect, std::nullopt);
 }
@@ -407,6 +342,64 @@ int show_dry_run(TrainArguments a, train::Start start, const NodePlace& place) {
   return run.misfit.empty() ? 0 : 1;
 }
 
+RestartingRun restarting_run(const TrainArguments& a, const base::Recipe& recipe, const std::vector<std::string>& command_line) {
+  const auto show_header = [&a](const RunDirectory& run, int ranks) {
+    base::Terminal terminal;
+    print_run_header(a, run, ranks, terminal);
+  };
+  return {.launch = a,
+          .policy = loss_policy(recipe),
+          .diagnosis = diagnosis_of(recipe),
+          .command_line = command_line,
+          .show_header = show_header};
+}
+
+// What a machine among several sees of the run before the machines have met: another one may hold its directory.
+RunDecision preview(const TrainArguments& a) {
+  try {
+    return decide(a, find_run_directory(request_of(a)));
+  } catch (const Error&) {
+    if (a.out.empty() || !std::filesystem::exists(std::filesystem::path(a.out) / "recipe.toml")) throw;
+    return decide(a, {.path = a.out, .resume = true});
+  }
+}
+
+// One of several machines whose ranks are started again after a loss. Nothing: the recipe says otherwise, or cannot be seen here.
+std::optional<int> run_in_group(TrainArguments a, train::Start start, const NodePlace& place,
+                                const std::vector<std::string>& command_line) {
+  RunDecision decision;
+  base::Recipe recipe;
+  try {
+    decision = preview(a);
+    recipe = make_recipe(a, decision);
+    if (loss_policy(recipe).on_loss == train::OnLoss::stop) return std::nullopt;
+  } catch (const Error&) {
+    return std::nullopt;  // the first machine says what is wrong
+  }
+  recipe = settle_ranks(a, decision, start, place);
+  check_loss_policy(recipe, "");
+  if (place.node_rank == 0) {
+    base::Terminal terminal;
+    print_run_hints(a, decision, recipe, terminal);
+    check_run(a, recipe, start, place.nnodes);
+    if (const std::string finished = finished_line(recipe, decision.run); !finished.empty()) {
+      terminal.line(finished);
+      return 0;
+    }
+  }
+  export_island_variables(recipe);
+  const auto check_layout = [&](int ranks, bool shrunk) -> std::string {
+    try {
+      train::check_recipe(make_recipe(shrunk ? with_free_replicas(a) : a, decision), ranks, start.plan.get());
+      return {};
+    } catch (const Error& error) {
+      return error.what();
+    }
+  };
+  return run_group_agent(restarting_run(a, recipe, command_line),
+                         {.place = place, .config_fingerprint = fingerprint(a), .request = request_of(a), .check_layout = check_layout});
+}
+
 // This process starts the run: on the only machine, or on the first of several.
 int start_run(TrainArguments a, train::Start start, const NodePlace& place, const std::vector<std::string>& command_line) {
   if (a.dry_run) return show_dry_run(a, start, place);
@@ -422,12 +415,15 @@ int start_run(TrainArguments a, train::Start start, const NodePlace& place, cons
     return 0;
   }
   if (place.nnodes == 1) check_size(a, recipe, start, terminal);
+  check_loss_policy(recipe, a.transport == "local" ? "ranks are threads of one process (--transport local)" : "");
   export_island_variables(recipe);
   if (a.transport == "local") {
     print_run_header(a, decision.run, a.nproc, terminal);
     return run_local(a, decision, start);
   }
-  return run_agent(a, place, &claimed, command_line);
+  if (place.nnodes == 1 && loss_policy(recipe).on_loss != train::OnLoss::stop)
+    return run_lone_agent(restarting_run(a, recipe, command_line), claimed);
+  return run_agent(a, place, &claimed, diagnosis_of(recipe), command_line);
 }
 
 }  // namespace
@@ -455,11 +451,13 @@ int train_command(const TrainArguments& given, const std::vector<std::string>& c
   if (a.transport == "mpi") return run_mpi_rank(a, start, launch);
   if (launch) return run_launched_rank(a, start, *launch);
   const NodePlace place = node_place(a);
+  if (place.nnodes > 1 && !a.dry_run)
+    if (const std::optional<int> code = run_in_group(a, start, place, command_line)) return *code;
   if (place.node_rank == 0) return start_run(a, start, place, command_line);
   check_ranks(a);
   base::Terminal().line(fmt::format("machine {} of {}: {} rank{} here; machine 0 shows how the run goes", place.node_rank, place.nnodes,
                                     a.nproc, a.nproc == 1 ? "" : "s"));
-  return run_agent(a, place, nullptr, command_line);
+  return run_agent(a, place, nullptr, {}, command_line);  // machine 0 reads the recipe; this agent writes what its ranks record
 }
 
 }  // namespace cairn::cli

@@ -92,7 +92,7 @@ std::optional<comm::LinkModel> parse_links(const std::string& text) {
   link.bytes_per_s = 1e12;
   for (size_t at = 0; at <= text.size();) {
     const size_t end = std::min(text.find(',', at), text.size());
-    const std::string_view word = std::string_view(text).substr(at, end - at);
+    std::string_view word = std::string_view(text).substr(at, end - at);
     at = end + 1;
     if (word == "card") {
       link.contention = comm::LinkModel::Contention::per_nic;
@@ -106,6 +106,8 @@ std::optional<comm::LinkModel> parse_links(const std::string& text) {
       link.latency_sigma = positive(text, word, word.substr(6));
       continue;
     }
+    const bool plane = word.starts_with("plane=");
+    if (plane) word.remove_prefix(6);
     double number = 0;
     const auto [rest, error] = std::from_chars(word.data(), word.data() + word.size(), number);
     const std::string_view unit(rest, static_cast<size_t>(word.data() + word.size() - rest));
@@ -113,7 +115,10 @@ std::optional<comm::LinkModel> parse_links(const std::string& text) {
     for (const Unit& one : kUnits)
       if (unit == one.name) found = &one;
     if (error != std::errc() || !found || !std::isfinite(number) || number <= 0 || number > 1e9) refuse(text, word);
-    if (found->time)
+    if (plane && found->time) refuse(text, word);
+    if (plane)
+      link.planes.push_back(number * found->value / 8);
+    else if (found->time)
       link.latency = std::chrono::nanoseconds(std::llround(number * found->value * 1e9));
     else
       link.bytes_per_s = number * found->value / 8;

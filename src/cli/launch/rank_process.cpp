@@ -49,7 +49,7 @@ int run_inherited_rank(const RankCommand& command, int setup_fd) {
   const auto here = static_cast<int>(setup.neighbours().size());
   assign_gpu(command.device, command.launch.transport, std::stoi(*variable("CAIRN_LOCAL_RANK")), here);
   return run_connected_rank(command, here, [&](const base::Stop& stop) {
-    return comm::make_net_transport(std::move(setup), {.links = parse_links(command.launch.links), .stop = &stop});
+    return comm::make_net_transport(std::move(setup), net_options(command.launch, parse_links(command.launch.links), stop));
   });
 }
 
@@ -62,7 +62,7 @@ int run_rank_of(const Launch& launch, const RankCommand& command) {
     if (command.launch.transport == "mpi") return comm::make_mpi_transport();
     base::Terminal terminal;
     return comm::make_net_transport(join_launched(command.launch, launch, command.fingerprint, stop, terminal),
-                                    {.links = parse_links(command.launch.links), .stop = &stop});
+                                    net_options(command.launch, parse_links(command.launch.links), stop));
   });
 }
 

@@ -3,9 +3,14 @@
 #include <algorithm>
 #include <memory>
 #include <unistd.h>
+#include <utility>
+
+#include <fmt/format.h>
 
 #include "base/check.h"
 #include "cli/environment.h"
+#include "comm/net/interfaces.h"
+#include "comm/net/listen.h"
 #include "comm/net/setup.h"
 #include "comm/net/tls.h"
 #include "comm/rendezvous/rendezvous.h"
@@ -14,6 +19,9 @@
 namespace cairn::cli {
 namespace {
 
+constexpr const char* kNoKey =
+    "several machines need a key, so that nobody else can join: `cairn key run.key` makes one; copy it to every machine and add --key "
+    "run.key (or set CAIRN_KEY to its path)";
 constexpr auto kSiblingsDeadline = std::chrono::seconds(120);
 
 // Machines authenticate each other by a shared key or by certificates.
@@ -26,11 +34,20 @@ std::unique_ptr<comm::Tls> make_tls(const LaunchArguments& a) {
       base::fail_input("--tls-authority, --tls-certificate and --tls-key: certificates need all three");
     return std::make_unique<comm::Tls>(comm::TlsFiles{a.tls_authority, a.tls_certificate, a.tls_key});
   }
-  if (key.empty())
-    base::fail_input(
-        "several machines need a key, so that nobody else can join: `cairn key run.key` makes one; copy it to every machine and add --key "
-        "run.key (or set CAIRN_KEY to its path)");
+  if (key.empty()) base::fail_input("{}", kNoKey);
   return std::make_unique<comm::Tls>(comm::read_key(key));
+}
+
+// The address at which this machine listens for the others.
+std::string own_address_toward(const LaunchArguments& a, const comm::RendezvousEndpoint& endpoint) {
+  if (!a.address.empty() && comm::is_own_address(a.address)) return a.address;
+  return comm::address_to_listen(endpoint.host, endpoint.port);
+}
+
+void check_paths(const LaunchArguments& a, size_t interfaces) {
+  if (interfaces < 2 && a.channels == 1)
+    base::fail_input("--interfaces {}: nothing to plan with one interface and one channel. Name two interfaces, or add --channels 2.",
+                     a.interfaces);
 }
 
 comm::RendezvousOptions rendezvous_options(const LaunchArguments& a, const std::string& place, const std::string& config_fingerprint,
@@ -38,6 +55,15 @@ comm::RendezvousOptions rendezvous_options(const LaunchArguments& a, const std::
   comm::RendezvousOptions options;
   options.endpoint = comm::parse_rendezvous_endpoint(place);
   options.address = a.address;
+  if (!a.interfaces.empty()) {
+    const std::vector<std::string> interfaces = comm::interface_addresses(a.interfaces);
+    check_paths(a, interfaces.size());
+    const std::string own = own_address_toward(a, options.endpoint);
+    for (const std::string& one : interfaces)  // the one that leads to the others is used anyway
+      if (one != own) options.more_interfaces.push_back(one);
+    if (options.more_interfaces.size() == interfaces.size())
+      base::fail_input("--interfaces {}: {}, which leads to {}, is not among them. Add it.", a.interfaces, own, options.endpoint.host);
+  }
   options.config_fingerprint = config_fingerprint;
   options.tell = [&terminal](const std::string& what) { terminal.line(what); };
   options.stop = &stop;
@@ -82,6 +108,12 @@ comm::NetSetup lead(const LaunchArguments& a, const Launch& launch, const std::s
 
 }  // namespace
 
+comm::NetOptions net_options(const LaunchArguments& a, std::optional<comm::LinkModel> links, const base::Stop& stop) {
+  comm::NetOptions options{.channels = a.channels, .stop = &stop};
+  options.links = std::move(links);
+  return options;
+}
+
 NodePlace node_place(const LaunchArguments& a) {
   NodePlace place{.node_rank = std::max(a.node_rank, 0), .nnodes = a.nnodes, .rendezvous = std::nullopt};
   if (a.nnodes == 0) {
@@ -110,10 +142,25 @@ NodePlace node_place(const LaunchArguments& a) {
 
 std::vector<comm::NetSetup> meet_and_set_up(const LaunchArguments& a, const NodePlace& place, const std::string& config_fingerprint,
                                             const base::Stop& stop, base::Terminal& terminal) {
-  if (place.nnodes == 1) return comm::make_net_setups(a.nproc);
+  if (place.nnodes == 1) {
+    const bool by_sockets = !a.links.empty();
+    if (!a.interfaces.empty() || (a.channels > 1 && !by_sockets))
+      base::fail_input("{}: nothing to plan on one machine, whose ranks share memory. It is for --nnodes 2 and more{}.",
+                       a.interfaces.empty() ? fmt::format("--channels {}", a.channels) : "--interfaces " + a.interfaces,
+                       a.interfaces.empty() ? "; --links plane=...,plane=... tries it out" : "");
+    return comm::make_net_setups(a.nproc);
+  }
   const std::unique_ptr<comm::Tls> tls = make_tls(a);
   const comm::NodeSpec spec{.node = place.node_rank, .nodes = place.nnodes, .count = a.nproc};
   return comm::rendezvous_nodes(spec, *tls, rendezvous_options(a, *place.rendezvous, config_fingerprint, stop, terminal));
+}
+
+comm::Key shared_key(const LaunchArguments& a) {
+  if (!a.tls_authority.empty() || !a.tls_certificate.empty() || !a.tls_key.empty())
+    base::fail_input("--tls-...: with train.on_loss = restart or shrink machines recognise each other by a key: use --key");
+  const std::string key = a.key.empty() ? variable("CAIRN_KEY").value_or("") : a.key;
+  if (key.empty()) base::fail_input("{}", kNoKey);
+  return comm::read_key(key);
 }
 
 comm::NetSetup join_launched(const LaunchArguments& a, const Launch& launch, const std::string& config_fingerprint, const base::Stop& stop,

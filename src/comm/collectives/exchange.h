@@ -29,6 +29,8 @@ class Exchange {
   const Envelope& envelope() const { return envelope_; }
   Purpose purpose() const { return purpose_; }
   std::chrono::nanoseconds begun() const { return begun_; }
+  // From now on the transfers are recorded as those of this operation.
+  void record(FlightRecorder* recorder, uint64_t operation) { recorder_ = recorder, flight_ = operation; }
   Transport& transport() const { return transport_; }
 
   Chunking chunking() const { return transport_.chunking(ranks_); }
@@ -40,6 +42,9 @@ class Exchange {
   std::vector<int> heard() const;
 
  private:
+  Completion recorded(Completion completion, int64_t bytes, std::chrono::nanoseconds begun) const;
+  std::chrono::nanoseconds now() const { return recorder_ ? transport_.clock().now() : std::chrono::nanoseconds(); }
+
   Transport& transport_;
   const std::vector<int>& ranks_;
   int me_;
@@ -47,6 +52,8 @@ class Exchange {
   Purpose purpose_;
   std::chrono::nanoseconds begun_;  // on the transport's clock
   uint64_t matched_ = 0;
+  FlightRecorder* recorder_ = nullptr;
+  uint64_t flight_ = 0;
   std::vector<std::pair<uint32_t, std::shared_ptr<Transfer>>> watched_;  // with their steps
 };
 

@@ -255,6 +255,7 @@ void LocalNetwork::Net::deliver(uint32_t index) {
     } else if (from.status == Status::frozen) {
       from.held.push_back({event, false});
     } else {
+      from.transport->own_clock().advance_to(event.time);
       from.transport->arrived(event);
       step(from, event.time);
     }

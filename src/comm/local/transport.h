@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "comm/flight/recorder.h"
 #include "comm/local/event.h"
 #include "comm/local/local.h"
 #include "comm/transport.h"
@@ -33,6 +34,7 @@ class LocalTransport final : public Transport {
   void cancel(Transfer& transfer) override;
   bool drive(const std::function<bool()>& done, Nanoseconds until, const std::string& doing) override;
   void poll() override {}  // the network advances only while all ranks wait
+  FlightRecorder* recorder() override { return &recorder_; }
   const std::vector<LostPeer>& lost_peers() const override { return lost_peers_; }
   bool left(int rank) const override { return left_[rank]; }
   void fail(const std::string& reason, int culprit) override;
@@ -63,6 +65,7 @@ class LocalTransport final : public Transport {
   int rank_;
   int size_;
   base::VirtualClock clock_;
+  FlightRecorder recorder_{make_flight_memory(), clock_, Nanoseconds(0), rank_, size_};
   Ledger ledger_;
   CompletionQueue done_;
   std::vector<LocalEvent> posts_;  // since the network last collected them

@@ -27,6 +27,12 @@ void AsyncStream::check_begun() const {
   if (!is_open()) throw Error(Error::Kind::lost_peer, "the connection was given up");
 }
 
+void AsyncStream::bind_to(const std::string& address) {
+  const auto own = asio::ip::make_address(address);
+  socket_.open(own.is_v6() ? tcp::v6() : tcp::v4());
+  socket_.bind({own, 0});
+}
+
 asio::awaitable<void> AsyncStream::connect(const std::string& host, uint16_t port) {
   asio::error_code not_numbers;
   const auto address = asio::ip::make_address(host, not_numbers);

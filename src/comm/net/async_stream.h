@@ -24,6 +24,8 @@ class AsyncStream {
   explicit AsyncStream(asio::io_context& io) : socket_(io) {}
   explicit AsyncStream(asio::ip::tcp::socket socket) : socket_(std::move(socket)) {}
 
+  // Calls from this local address; otherwise the system chooses. Before connect. Throws asio::system_error if it is none.
+  void bind_to(const std::string& address);
   // Throws asio::system_error if nobody answers.
   asio::awaitable<void> connect(const std::string& host, uint16_t port);
   // Starts the byte stream: plain, or TLS after its handshake. Throws if the other side does not authenticate.

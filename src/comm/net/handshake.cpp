@@ -28,10 +28,12 @@ bool same(const Bytes32& a, const Bytes32& b) { return CRYPTO_memcmp(a.data(), b
 
 }  // namespace
 
-Hello make_hello(const NetSetup& setup, int to) {
+Hello make_hello(const NetSetup& setup, int to, int channel, int channels) {
   Hello hello;
   hello.from = setup.rank;
   hello.to = to;
+  hello.channel = static_cast<uint16_t>(channel);
+  hello.channels = static_cast<uint16_t>(channels);
   hello.nonce = fresh_key();
   return hello;
 }
@@ -41,6 +43,7 @@ Challenge make_challenge(const NetSetup& setup, const Hello& hello) {
   if (magic.back() == Hello::kEnded) magic.back() = 0;
   demand(magic == Hello().magic, "it does not speak this protocol");
   demand(hello.to == setup.rank && hello.from > setup.rank && hello.from < setup.size, "it names the wrong ranks");
+  demand(hello.channel < hello.channels, "it names a channel that there is not");
   Challenge challenge;
   challenge.nonce = fresh_key();
   challenge.proof = signature(setup, 'b', hello, challenge.nonce);

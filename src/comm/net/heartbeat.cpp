@@ -29,6 +29,7 @@
 #include <openssl/evp.h>
 
 #include "base/check.h"
+#include "comm/net/channel_plan.h"
 #include "comm/net/frame.h"
 
 namespace cairn::comm {
@@ -113,11 +114,10 @@ struct Address {
   Cookie cookie{};
 };
 
-std::optional<Address> address_of(const RankAddress& rank_address) {
+std::optional<Address> address_of(const NetEndpoint& endpoint) {
   addrinfo wanted{}, *found = nullptr;
   wanted.ai_socktype = SOCK_DGRAM;
-  if (::getaddrinfo(rank_address.host.c_str(), std::to_string(rank_address.outside_port).c_str(), &wanted, &found) != 0 || !found)
-    return std::nullopt;
+  if (::getaddrinfo(endpoint.host.c_str(), std::to_string(endpoint.port).c_str(), &wanted, &found) != 0 || !found) return std::nullopt;
   Address address;
   std::memcpy(&address.where, found->ai_addr, found->ai_addrlen);
   address.length = found->ai_addrlen;
@@ -150,32 +150,39 @@ struct Heartbeat::Peers {
   Peers(const Key& key, int rank) : seal(key), own_cookie(cookie_of(key, rank)) {}
   Seal seal;
   Cookie own_cookie;
-  std::vector<Address> addresses;
+  std::vector<std::pair<size_t, Address>> addresses;                        // interface and address
   std::array<std::array<std::byte, sizeof(Datagram) + 1>, kBatch> buffers;  // the last byte tells that a datagram is too long
 };
 
 Heartbeat::Heartbeat(const NetSetup& setup)
-    : fd_(setup.heartbeat_fd),
+    : fds_{setup.heartbeat_fd},
       rank_(setup.rank),
       heard_(static_cast<size_t>(setup.size)),
       heard_at_(static_cast<size_t>(setup.size)),
       flooded_at_(std::numeric_limits<int64_t>::min() / 2),
       peers_(std::make_unique<Peers>(setup.key, setup.rank)) {
-  drop_strangers(fd_, peers_->own_cookie);
-  ::setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &kQueueBytes, sizeof kQueueBytes);
+  for (size_t i = 1; i < setup.interface_fds.size(); i += 2) fds_.push_back(setup.interface_fds[i]);
+  for (const int fd : fds_) {
+    drop_strangers(fd, peers_->own_cookie);
+    ::setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &kQueueBytes, sizeof kQueueBytes);
+  }
   boards_.resize(static_cast<size_t>(setup.size));
   const int machine = setup.addresses[static_cast<size_t>(setup.rank)].machine;
   for (size_t rank = 0; rank < boards_.size(); ++rank) {
     if (setup.addresses[rank].machine == machine) continue;
     boards_[rank] = std::make_unique<StatusBoard>();
-    if (auto address = address_of(setup.addresses[rank])) {
-      address->cookie = cookie_of(setup.key, static_cast<int>(rank));
-      peers_->addresses.push_back(*address);
+    for (size_t i = 0; i < std::min(fds_.size(), setup.addresses[rank].more_interfaces.size() + 1); ++i) {
+      if (auto address = address_of(endpoint_on(setup.addresses[rank], static_cast<int>(i)))) {
+        address->cookie = cookie_of(setup.key, static_cast<int>(rank));
+        peers_->addresses.emplace_back(i, *address);
+      }
     }
   }
 }
 
-Heartbeat::~Heartbeat() { ::close(fd_); }
+Heartbeat::~Heartbeat() {
+  for (const int fd : fds_) ::close(fd);
+}
 
 std::chrono::nanoseconds Heartbeat::age(int rank) const {
   return clock_.now() - std::chrono::nanoseconds(heard_at_[static_cast<size_t>(rank)].load(std::memory_order_relaxed)) + kOnTheWay;
@@ -195,13 +202,20 @@ void Heartbeat::send(const StatusBoard& own) {
   datagram.head.from = rank_;
   datagram.head.number = ++sent_;
   if (!peers_->seal.close(datagram, encode(frame))) return;
-  for (const Address& to : peers_->addresses) {  // losing one datagram does no harm
+  for (const auto& [interface, to] : peers_->addresses) {  // losing one datagram does no harm
     datagram.cookie = to.cookie;
-    ::sendto(fd_, &datagram, sizeof datagram, MSG_DONTWAIT | MSG_NOSIGNAL, reinterpret_cast<const sockaddr*>(&to.where), to.length);
+    ::sendto(fds_[interface], &datagram, sizeof datagram, MSG_DONTWAIT | MSG_NOSIGNAL, reinterpret_cast<const sockaddr*>(&to.where),
+             to.length);
   }
 }
 
 bool Heartbeat::receive() {
+  bool emptied = true;
+  for (const int fd : fds_) emptied = receive_on(fd) && emptied;
+  return emptied;
+}
+
+bool Heartbeat::receive_on(int fd) {
   const size_t most = kBatch + boards_.size();  // between two calls each rank sends one at most, or a few after a pause of this thread
   std::array<iovec, kBatch> places;
   std::array<mmsghdr, kBatch> messages{};
@@ -211,7 +225,7 @@ bool Heartbeat::receive() {
     messages[i].msg_hdr.msg_iovlen = 1;
   }
   for (size_t read = 0; read < most;) {
-    const int got = ::recvmmsg(fd_, messages.data(), kBatch, MSG_DONTWAIT, nullptr);
+    const int got = ::recvmmsg(fd, messages.data(), kBatch, MSG_DONTWAIT, nullptr);
     for (int i = 0; i < got; ++i) take(peers_->buffers[static_cast<size_t>(i)].data(), messages[static_cast<size_t>(i)].msg_len);
     if (got < static_cast<int>(kBatch)) return true;  // the queue is empty
     read += static_cast<size_t>(got);

@@ -18,12 +18,13 @@ namespace cairn::comm {
 // One thread calls send and receive; any thread may read the boards.
 class Heartbeat {
  public:
-  explicit Heartbeat(const NetSetup& setup);  // owns setup.heartbeat_fd from now on
+  explicit Heartbeat(const NetSetup& setup);  // owns setup.heartbeat_fd and the UDP files of the other interfaces from now on
   ~Heartbeat();
   Heartbeat(const Heartbeat&) = delete;
   Heartbeat& operator=(const Heartbeat&) = delete;
 
-  void send(const StatusBoard& own);  // to all ranks of other machines
+  // To all ranks of other machines, on each interface that both have: the first copy that arrives counts.
+  void send(const StatusBoard& own);
   // Reads datagrams that have arrived, a bounded number of them. False: there are more than the ranks of this run can have sent.
   bool receive();
   // The board of a rank on another machine; null for a rank of this one. Its beat is 0 until the first datagram of that rank.
@@ -35,8 +36,9 @@ class Heartbeat {
 
  private:
   struct Peers;
+  bool receive_on(int fd);
   void take(const std::byte* bytes, size_t size);
-  int fd_;
+  std::vector<int> fds_;  // by interface
   int rank_;
   uint64_t sent_ = 0;
   std::vector<std::unique_ptr<StatusBoard>> boards_;

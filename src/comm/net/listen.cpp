@@ -70,6 +70,12 @@ std::string address_toward(const tcp::endpoint& remote) {
 
 }  // namespace
 
+bool is_own_address(const std::string& address) {
+  asio::error_code error;
+  const auto parsed = asio::ip::make_address(address, error);
+  return !error && is_own(parsed);
+}
+
 std::string address_to_listen(const std::string& host, uint16_t port) {
   asio::error_code error;
   asio::io_context io(1);

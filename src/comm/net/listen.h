@@ -10,6 +10,8 @@ struct Listener {
   uint16_t port = 0;
 };
 
+bool is_own_address(const std::string& address);  // an address of this machine
+
 // Listens by TCP at this address of this machine; port 0: the system chooses.
 Listener listen_at(const std::string& address, uint16_t port = 0);
 

@@ -12,8 +12,10 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "comm/flight/recorder.h"
 #include "comm/link_model.h"
 #include "comm/net/async_stream.h"
+#include "comm/net/channel_sockets.h"
 #include "comm/net/liveness.h"
 #include "comm/net/peer.h"
 #include "comm/net/regions.h"
@@ -48,13 +50,14 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
   void publish_operation(const Envelope& starting) override;
   std::optional<Envelope> last_started(int other) const override { return liveness_ ? liveness_->last_started(other) : std::nullopt; }
   Nanoseconds status_age(int other) const override { return liveness_ ? liveness_->status_age(other) : Nanoseconds(0); }
+  FlightRecorder* recorder() override { return recorder_.get(); }
   const std::vector<LostPeer>& lost_peers() const override { return lost_peers_; }
   bool left(int other) const override { return peers_[other].said_bye && !peers_[other].open && !in_nic(other); }
   void fail(const std::string& reason, int culprit) override;
   void on_early(std::function<void(int, const Envelope&)> tell) override { inbox_.on_early(std::move(tell)); }
   std::shared_ptr<void> allocate(int64_t bytes) override;
   const base::Clock& clock() const override { return clock_; }
-  Ledger& ledger() override { return ledger_; }
+  Ledger& ledger() override;
 
  private:
   // Waiting and leaving (transport.cpp).
@@ -70,6 +73,7 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
   bool is_lost(int peer) const;
   template <typename Pending>
   void run_while(Pending pending, Nanoseconds limit);
+  void start_recorder(const std::shared_ptr<SharedSegment>& segment);
   void flush(Nanoseconds limit);
   void leave() noexcept;
 
@@ -80,9 +84,13 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
   void wake(int peer) override { send_frame(peer, {.kind = Frame::Kind::wake}, nullptr, nullptr, nullptr); }
   void distrust(int peer, const char* why) override { lost_peers_.push_back({peer, peer, why, /*tainted=*/true}); }
 
+  // Where a peer has several connections (sockets.cpp).
+  void add_channels(int peer, std::vector<Connection> connected);
+  PeerChannels* channels_to(int peer) const { return channels_[static_cast<size_t>(peer)].get(); }
+
   // Frames on sockets (sockets.cpp).
   void send_frame(int to, const Frame& frame, const void* data, std::shared_ptr<std::byte[]> owned, std::shared_ptr<Transfer> transfer);
-  Pace pace_of(int to, const Frame& frame);
+  Pace pace_of(int to, int64_t bytes, int plane);
   void wake_when_released(int peer);
   void arm_read(int peer);
   void arm_write(int peer);
@@ -105,12 +113,15 @@ class NetTransport final : public Transport, private FrameSink, private LinkOwne
   asio::executor_work_guard<asio::io_context::executor_type> guard_;
   std::vector<asio::ip::tcp::socket> sockets_;
   std::vector<NetPeer> peers_;
+  std::vector<std::unique_ptr<PeerChannels>> channels_;  // by rank; null: its NetPeer has the only connection
+  std::vector<int> planes_;                              // by rank: that of the only connection
   CompletionQueue done_;
   Inbox inbox_;
   std::shared_ptr<std::vector<int64_t>> early_bytes_ = std::make_shared<std::vector<int64_t>>();  // of unexpected messages, by peer
   std::unique_ptr<SharedMemory> shared_;                                                          // null: sockets only
-  std::unique_ptr<PeerLiveness> liveness_;                                                        // null: no peer can be observed
-  std::optional<Shaper> shaper_;                                                                  // set: links are slowed down
+  std::unique_ptr<FlightRecorder> recorder_;
+  std::unique_ptr<PeerLiveness> liveness_;  // null: no peer can be observed
+  std::optional<Shaper> shaper_;            // set: links are slowed down
   // A message that arrived on a shaped link while the model of this rank's NIC is still busy with earlier ones.
   struct InNic {
     Nanoseconds at;

@@ -116,11 +116,13 @@ class NetPeer {
 struct Connection {
   int fd = -1;
   std::unique_ptr<ByteStream> stream;
+  int plane = 0;  // the number of the interface that it uses (channel_plan.h)
 };
 
 // Connects this rank with every other one: it calls the ranks below its own and is called by those above. Ranks of one machine connect over
-// loopback, others with TLS; both ends prove that they have the run's key (handshake.h). Returns one connection per rank, by rank. Throws
-// and names the ranks that did not come. Closes the listening sockets.
-std::vector<Connection> connect_peers(const NetSetup& setup, const NetOptions& options);
+// loopback, others with TLS; both ends prove that they have the run's key (handshake.h). Returns the channels of each
+// rank, by rank: one, or `options.channels` where sockets carry messages. Throws and names the ranks that did not come. Closes the
+// listening sockets.
+std::vector<std::vector<Connection>> connect_peers(const NetSetup& setup, const NetOptions& options);
 
 }  // namespace cairn::comm

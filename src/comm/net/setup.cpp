@@ -14,9 +14,10 @@
 namespace cairn::comm {
 namespace {
 
-constexpr uint64_t kSetupMagic = 0x3270757465736e63;  // the first bytes of a set-up
+constexpr uint64_t kSetupMagic = 0x3370757465736e63;  // the first bytes of a set-up
 constexpr int kSizeMax = 65536;
 constexpr size_t kHostBytesMax = 256;
+constexpr uint32_t kInterfacesMax = 64;
 
 template <typename T>
 void put(std::string& text, const T& value) {
@@ -59,15 +60,23 @@ std::vector<int> NetSetup::neighbours() const {
   return ranks;
 }
 
+std::vector<int> NetSetup::fds() const {
+  std::vector<int> files{listener_fd, outside_fd, heartbeat_fd, segment_fd};
+  files.insert(files.end(), interface_fds.begin(), interface_fds.end());
+  return files;
+}
+
 void NetSetup::set_fds(const std::vector<int>& files) {
-  CAIRN_CHECK(files.size() == 4, "{} files for a rank", files.size());
+  CAIRN_CHECK(files.size() >= 4, "{} files for a rank", files.size());
   listener_fd = files[0];
   outside_fd = files[1];
   heartbeat_fd = files[2];
   segment_fd = files[3];
+  interface_fds.assign(files.begin() + 4, files.end());
 }
 
-std::vector<NetSetup> make_machine_setups(const std::vector<int>& ranks, const std::optional<std::string>& outside) {
+std::vector<NetSetup> make_machine_setups(const std::vector<int>& ranks, const std::optional<std::string>& outside,
+                                          const std::vector<std::string>& more) {
   std::vector<NetSetup> setups;
   const int segment = ranks.size() > 1 ? SharedSegment::create(static_cast<int>(ranks.size())) : -1;
   for (const int rank : ranks) {
@@ -82,6 +91,11 @@ std::vector<NetSetup> make_machine_setups(const std::vector<int>& ranks, const s
       setup.outside_fd = pair.tcp.fd;
       setup.heartbeat_fd = pair.udp_fd;
       setup.addresses[0].outside_port = pair.tcp.port;
+      for (const std::string& address : more) {
+        const ListenerPair another_pair = listen_tcp_and_udp(address);
+        setup.interface_fds.insert(setup.interface_fds.end(), {another_pair.tcp.fd, another_pair.udp_fd});
+        setup.addresses[0].more_interfaces.push_back({address, another_pair.tcp.port});
+      }
     }
     setup.segment_fd = rank == ranks.front() ? segment : another(segment);
     setups.push_back(std::move(setup));
@@ -97,6 +111,23 @@ void set_addresses(std::vector<NetSetup>& setups, const std::vector<RankAddress>
   }
 }
 
+namespace {
+
+void put_host(std::string& text, const std::string& host) {
+  put(text, static_cast<uint32_t>(host.size()));
+  text += host;
+}
+
+std::string take_host(Reader& reader) {
+  const auto length = reader.take<uint32_t>();
+  if (length > kHostBytesMax) base::fail_input("the set-up of a rank has a host name of {} bytes", length);
+  std::string host(length, '\0');
+  reader.take(host.data(), length);
+  return host;
+}
+
+}  // namespace
+
 std::string to_bytes(const NetSetup& setup) {
   std::string text;
   put(text, kSetupMagic);
@@ -107,9 +138,15 @@ std::string to_bytes(const NetSetup& setup) {
     put(text, int32_t{rank_address.machine});
     put(text, rank_address.port);
     put(text, rank_address.outside_port);
-    put(text, static_cast<uint32_t>(rank_address.host.size()));
-    text += rank_address.host;
+    put_host(text, rank_address.host);
+    put(text, static_cast<uint32_t>(rank_address.more_interfaces.size()));
+    for (const NetEndpoint& one : rank_address.more_interfaces) {
+      put_host(text, one.host);
+      put(text, one.port);
+    }
   }
+  put(text, static_cast<uint32_t>(setup.interface_fds.size()));
+  for (const int fd : setup.interface_fds) put(text, int32_t{fd});
   return text;
 }
 
@@ -126,18 +163,24 @@ NetSetup setup_from_bytes(std::string_view bytes) {
     rank_address.machine = reader.take<int32_t>();
     rank_address.port = reader.take<uint16_t>();
     rank_address.outside_port = reader.take<uint16_t>();
-    const auto length = reader.take<uint32_t>();
-    if (length > kHostBytesMax) base::fail_input("the set-up of a rank has a host name of {} bytes", length);
-    rank_address.host.resize(length);
-    reader.take(rank_address.host.data(), length);
+    rank_address.host = take_host(reader);
+    const auto more = reader.take<uint32_t>();
+    if (more > kInterfacesMax) base::fail_input("the set-up of a rank has {} interfaces", more);
+    for (uint32_t i = 0; i < more; ++i) {
+      std::string host = take_host(reader);
+      rank_address.more_interfaces.push_back({std::move(host), reader.take<uint16_t>()});
+    }
     setup.addresses.push_back(std::move(rank_address));
   }
+  const auto files = reader.take<uint32_t>();
+  if (files > 2 * kInterfacesMax) base::fail_input("the set-up of a rank has {} files", files);
+  for (uint32_t i = 0; i < files; ++i) setup.interface_fds.push_back(reader.take<int32_t>());
   return setup;
 }
 
 std::vector<NetSetup> make_net_setups(int size) { return make_net_setups(std::vector<int>(static_cast<size_t>(size), 0)); }
 
-std::vector<NetSetup> make_net_setups(const std::vector<int>& machines) {
+std::vector<NetSetup> make_net_setups(const std::vector<int>& machines, const std::vector<std::string>& interfaces) {
   const int last = *std::max_element(machines.begin(), machines.end());
   std::vector<NetSetup> setups(machines.size());
   std::vector<RankAddress> addresses(machines.size());
@@ -147,10 +190,12 @@ std::vector<NetSetup> make_net_setups(const std::vector<int>& machines) {
       if (machines[rank] == machine) ranks.push_back(static_cast<int>(rank));
     }
     if (ranks.empty()) continue;
-    for (NetSetup& setup : make_machine_setups(ranks, last > 0 ? std::optional<std::string>("127.0.0.1") : std::nullopt)) {
+    const std::vector<std::string> more(interfaces.begin() + 1, interfaces.end());
+    for (NetSetup& setup : make_machine_setups(ranks, last > 0 ? std::optional(interfaces.front()) : std::nullopt, more)) {
       const auto rank = static_cast<size_t>(setup.rank);
       addresses[rank] = setup.addresses[0];
       addresses[rank].machine = machine;
+      addresses[rank].host = interfaces.front();
       setups[rank] = std::move(setup);
     }
   }

@@ -11,7 +11,9 @@ namespace cairn::comm {
 
 // 1. The set-ups of this machine's ranks: listening sockets and shared memory. Each knows only its own address. `outside` is the address
 //    at which other machines call; none: there is one machine.
-std::vector<NetSetup> make_machine_setups(const std::vector<int>& ranks, const std::optional<std::string>& outside);
+//    `more` are the addresses of its other interfaces.
+std::vector<NetSetup> make_machine_setups(const std::vector<int>& ranks, const std::optional<std::string>& outside,
+                                          const std::vector<std::string>& more = {});
 // 2. Completes them with the addresses of all ranks and the key of the run.
 void set_addresses(std::vector<NetSetup>& setups, const std::vector<RankAddress>& addresses, const Key& key);
 

@@ -34,6 +34,23 @@ std::shared_ptr<std::byte[]> NetTransport::early_memory(int peer, int64_t bytes)
           }};
 }
 
+void NetTransport::add_channels(int peer, std::vector<Connection> connected) {
+  std::vector<int> planes;
+  for (const Connection& one : connected) planes.push_back(one.plane);
+  ChannelBundle::Options options{.message_bytes_max = options_.message_bytes_max, .stall = options_.channel_stall};
+  if (shaper_)
+    options.pace = [this, peer, planes](int channel, int64_t bytes, Nanoseconds) {
+      return pace_of(peer, bytes, planes[static_cast<size_t>(channel)]);
+    };
+  PeerChannels::Tell tell{[this, peer](const std::string& why) { end(peers_[peer], why); },
+                          [this, peer] {
+                            if (liveness_) liveness_->heard(peer);
+                          }};
+  FrameSink& sink = *this;
+  channels_[static_cast<size_t>(peer)] =
+      std::make_unique<PeerChannels>(io_, clock_, peer, std::move(connected), std::move(options), sink, std::move(tell));
+}
+
 // Writes at once what the socket accepts, the rest when it becomes writable.
 void NetTransport::send_frame(int to, const Frame& frame, const void* data, std::shared_ptr<std::byte[]> owned,
                               std::shared_ptr<Transfer> transfer) {
@@ -44,16 +61,21 @@ void NetTransport::send_frame(int to, const Frame& frame, const void* data, std:
   }
   const bool idle = !peer.wants_write();
   const Ledger::Message booking{rank(), to, frame.payload_bytes(), frame.purpose, clock_.now(), {}};
-  peer.enqueue(frame, data, std::move(owned), std::move(transfer), booking, pace_of(to, frame));
+  if (PeerChannels* channels = channels_to(to)) return channels->enqueue(frame, data, std::move(owned), std::move(transfer), booking);
+  const int64_t paced = frame.payload_bytes() == 0 ? 0 : kFrameBytes + frame.payload_bytes();
+  peer.enqueue(frame, data, std::move(owned), std::move(transfer), booking, pace_of(to, paced, planes_[static_cast<size_t>(to)]));
   if (idle) writable(to);
 }
 
 // On a shaped link the last byte leaves when the model says, the others before it at the link's bandwidth.
-Pace NetTransport::pace_of(int to, const Frame& frame) {
-  if (!shaper_ || frame.payload_bytes() == 0) return {};
-  const int64_t bytes = kFrameBytes + frame.payload_bytes();
-  const double bytes_per_ns = shaper_->model().bytes_per_s / 1e9;
-  const Nanoseconds arrives = shaper_->send(rank(), to, bytes, clock_.now()).arrives;
+Pace NetTransport::pace_of(int to, int64_t bytes, int plane) {
+  constexpr double kHardly = 1e-9;  // bytes per ns, on a plane that passes nothing
+  if (!shaper_) return {};
+  const Nanoseconds now = clock_.now();
+  const double bytes_per_ns = shaper_->bytes_per_s(rank(), to, now, plane) / 1e9;
+  if (bytes_per_ns <= 0) return {now + std::chrono::hours(24), kHardly};
+  if (bytes == 0) return {};
+  const Nanoseconds arrives = shaper_->send(rank(), to, bytes, now, plane).arrives;
   return {arrives - Nanoseconds(static_cast<int64_t>(static_cast<double>(bytes) / bytes_per_ns)), bytes_per_ns};
 }
 
@@ -130,6 +152,7 @@ void NetTransport::end(NetPeer& peer, const std::string& reason) {
   peer.open = false;
   asio::error_code ignored;
   sockets_[peer.rank()].close(ignored);
+  if (PeerChannels* channels = channels_to(peer.rank())) channels->close();
   if (!peer.said_bye) return lose(peer.rank(), reason);
   if (!in_nic(peer.rank())) inbox_.close(peer.rank());
   if (shared_) shared_->groups().close(peer.rank());

@@ -24,6 +24,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/process.h"
 #include "comm/net/net_transport.h"
 
 namespace cairn::comm {
@@ -56,7 +57,7 @@ void relax() {
 
 NetTransport::NetTransport(NetSetup setup, NetOptions options)
     : setup_(std::move(setup)),
-      options_(options),
+      options_(std::move(options)),
       io_(1),
       guard_(io_.get_executor()),
       inbox_(setup_.rank, done_),
@@ -64,17 +65,26 @@ NetTransport::NetTransport(NetSetup setup, NetOptions options)
         const std::byte* data = payload.get();
         send_frame(to, frame, data, std::move(payload), nullptr);
       }) {
-  std::vector<Connection> connected = connect_peers(setup_, options_);
+  if (options_.links) {
+    check(*options_.links, size());
+    shaper_.emplace(*options_.links, size(), options_.links_seed);
+  }
+  std::vector<std::vector<Connection>> connected = connect_peers(setup_, options_);
   early_bytes_->resize(static_cast<size_t>(size()));
+  channels_.resize(static_cast<size_t>(size()));
   for (int rank = 0; rank < size(); ++rank) {
-    Connection& one = connected[static_cast<size_t>(rank)];
+    std::vector<Connection>& channels = connected[static_cast<size_t>(rank)];
+    const bool one = channels.size() == 1;
     sockets_.emplace_back(io_);
-    if (one.fd >= 0) sockets_[rank].assign(protocol_of(one.fd), one.fd);
-    peers_.emplace_back(rank, std::move(one.stream), options_.message_bytes_max);
+    if (one) sockets_[rank].assign(protocol_of(channels[0].fd), channels[0].fd);
+    planes_.push_back(one ? channels[0].plane : 0);
+    peers_.emplace_back(rank, one ? std::move(channels[0].stream) : nullptr, options_.message_bytes_max);
+    if (channels.size() > 1) add_channels(rank, std::move(channels));
   }
   peers_[setup_.rank].open = false;
   for (int rank = 0; rank < size(); ++rank) {
-    if (rank != setup_.rank) arm_read(rank);
+    if (rank == setup_.rank) continue;
+    channels_to(rank) ? channels_to(rank)->start() : arm_read(rank);
   }
   std::shared_ptr<SharedSegment> segment;
   const std::vector<int> neighbours = setup_.neighbours();
@@ -83,12 +93,21 @@ NetTransport::NetTransport(NetSetup setup, NetOptions options)
     ::close(setup_.segment_fd);
     if (!options_.links) shared_ = std::make_unique<SharedMemory>(segment, neighbours, rank(), inbox_, owner());
   }
-  if (options_.links) {
-    check(*options_.links, size());
-    shaper_.emplace(*options_.links, size(), options_.links_seed);
-  }
   far_ = static_cast<int>(neighbours.size()) < size();
+  start_recorder(segment);
   if (segment || setup_.heartbeat_fd >= 0) liveness_ = std::make_unique<PeerLiveness>(setup_, segment);
+}
+
+// In the memory that the agent of this machine reads; a rank that shares none has its own.
+void NetTransport::start_recorder(const std::shared_ptr<SharedSegment>& segment) {
+  const std::vector<int> neighbours = setup_.neighbours();
+  const auto place = static_cast<int>(std::find(neighbours.begin(), neighbours.end(), rank()) - neighbours.begin());
+  auto memory = segment ? std::shared_ptr<FlightMemory>(segment, &segment->flight(place)) : make_flight_memory();
+  recorder_ = std::make_unique<FlightRecorder>(std::move(memory), clock_, machine_time() - clock_.now(), rank(), size());
+  recorder_->set_host(base::host_name());
+  for (int peer = 0; shared_ && peer < size(); ++peer) {
+    if (link_to(peer)) recorder_->set_in_memory(peer);
+  }
 }
 
 NetTransport::~NetTransport() {
@@ -173,8 +192,12 @@ void NetTransport::cancel(Transfer& transfer) {
   one.done = true;
   one.timer.reset();
   if (one.kind == NetTransfer::Kind::send && peers_[one.peer].open) {
-    SharedLink* link = link_to(one.peer);
-    link ? link->cancel(one) : peers_[one.peer].cancel(one);
+    if (SharedLink* link = link_to(one.peer))
+      link->cancel(one);
+    else if (PeerChannels* channels = channels_to(one.peer))
+      channels->cancel(one);
+    else
+      peers_[one.peer].cancel(one);
   }
   regions_.forget(one);
   if (one.kind == NetTransfer::Kind::recv) inbox_.forget(one);
@@ -245,6 +268,20 @@ std::shared_ptr<void> NetTransport::allocate(int64_t bytes) {
   return allocate_plain(bytes);
 }
 
+Ledger& NetTransport::ledger() {
+  for (int peer = 0; peer < size(); ++peer) {
+    const PeerChannels* channels = channels_to(peer);
+    if (!channels) continue;
+    const std::vector<ChannelState> states = channels->states();
+    for (size_t c = 0; c < states.size(); ++c) {
+      const ChannelState& one = states[c];
+      ledger_.set_channel(rank(), peer, static_cast<int>(c),
+                          {channels->plane(static_cast<int>(c)), one.bytes, one.pieces, one.moved, one.bytes_per_s, one.lost_because});
+    }
+  }
+  return ledger_;
+}
+
 std::shared_ptr<NetTransfer> NetTransport::make_transfer(NetTransfer::Kind kind, int peer, const Envelope& envelope) {
   auto transfer = std::make_shared<NetTransfer>();
   transfer->kind = kind;
@@ -256,6 +293,7 @@ std::shared_ptr<NetTransfer> NetTransport::make_transfer(NetTransfer::Kind kind,
 Completion NetTransport::ask(int from, std::shared_ptr<NetTransfer> transfer) {
   inbox_.ask(transfer);
   if (SharedLink* link = link_to(from)) link->unpark();
+  if (PeerChannels* channels = channels_to(from); channels && peers_[from].open && channels->parked()) channels->retry();
   if (peers_[from].parked()) asio::post(io_, [this, from] { readable(from); });  // there may be a place now
   return Completion(*this, std::move(transfer));
 }
@@ -323,7 +361,9 @@ void NetTransport::flush(Nanoseconds limit) {
   run_while(
       [this](const NetPeer& peer) {
         const SharedLink* link = link_to(peer.rank());
-        return peer.open && !is_lost(peer.rank()) && (peer.wants_write() || (link && !link->all_sent()));
+        const PeerChannels* channels = channels_to(peer.rank());
+        const bool unsent = peer.wants_write() || (channels && channels->wants_write()) || (link && !link->all_sent());
+        return peer.open && !is_lost(peer.rank()) && unsent;
       },
       limit);
 }
@@ -337,7 +377,9 @@ void NetTransport::leave() noexcept try {
     }
     flush(kFlushDeadline);
     for (NetPeer& peer : peers_) {
-      if (peer.open) peer.end_writing();
+      if (!peer.open) continue;
+      PeerChannels* channels = channels_to(peer.rank());
+      channels ? channels->end_writing() : peer.end_writing();
     }
     run_while([](const NetPeer& peer) { return peer.open && !peer.parked(); }, kFarewellDeadline);
   }
@@ -345,10 +387,11 @@ void NetTransport::leave() noexcept try {
 }
 
 std::unique_ptr<Transport> make_net_transport(NetSetup setup, NetOptions options) {
+  CAIRN_CHECK(options.channels >= 1 && options.channels <= kChannelsMost, "{} channels, at most {}", options.channels, kChannelsMost);
   CAIRN_CHECK(setup.size >= 1 && setup.rank >= 0 && setup.rank < setup.size, "rank {} of {}", setup.rank, setup.size);
   CAIRN_CHECK(static_cast<int>(setup.addresses.size()) == setup.size || setup.size == 1, "{} addresses for {} ranks",
               setup.addresses.size(), setup.size);
-  return std::make_unique<NetTransport>(std::move(setup), options);
+  return std::make_unique<NetTransport>(std::move(setup), std::move(options));
 }
 
 }  // namespace cairn::comm

@@ -59,7 +59,8 @@ struct JoinedNode {
   std::string host;    // as others reach it; empty: the host itself
   std::string caller;  // the same in all visits of one process
   std::vector<uint16_t> ports;
-  std::optional<AsyncStream> stream;  // none: this is the host itself
+  std::vector<std::vector<NetEndpoint>> more_interfaces = {};  // by its ranks
+  std::optional<AsyncStream> stream;                           // none: this is the host itself
 
   std::string name() const {
     return spec.numbered() ? fmt::format("the machine of rank {}", spec.first()) : fmt::format("machine {}", spec.node);
@@ -91,10 +92,11 @@ class Host {
 
   std::vector<NetSetup> run() {
     const auto [listener, address] = listen();
-    std::vector<NetSetup> setups = make_machine_setups(first_ranks(own_.count), address);
+    std::vector<NetSetup> setups = make_machine_setups(first_ranks(own_.count), address, options_.more_interfaces);
     JoinedNode& self = joined_[own_.first()];
     self.spec = own_;
     for (const NetSetup& setup : setups) self.ports.push_back(setup.addresses[0].outside_port);
+    self.more_interfaces = interfaces_from(interfaces_of(setups), setups.size());
     UnauthenticatedPeers unauthenticated(
         io_, listener.fd, &tls_, kPatience, [this](AsyncStream& caller) { return welcome(caller); },
         [this](const std::string& from) { tell_user(fmt::format("a caller at {} was refused: it does not have this run's key", from)); });
@@ -198,6 +200,7 @@ class Host {
                      .size = said.at("size")};
       joined.ports = said.at("ports").get<std::vector<uint16_t>>();
       joined.caller = said.value("caller", "");
+      joined.more_interfaces = interfaces_from(said.value("interfaces", Json::array()), joined.ports.size());
       const std::string version = said.at("version"), config_fingerprint = said.at("config_fingerprint");
       said.at("address").get<std::string>();
       if (version != base::version()) return fmt::format("it runs Cairn {}, the first machine {}", version, base::version());
@@ -206,6 +209,8 @@ class Host {
                            options_.config_fingerprint, config_fingerprint);
     } catch (const Json::exception&) {
       return "it does not speak this protocol";
+    } catch (const std::invalid_argument&) {
+      return "its interfaces make no sense";
     }
     const NodeSpec& spec = joined.spec;
     if (spec.count < 1 || spec.count > kRanksMax || joined.ports.size() != static_cast<size_t>(spec.count))
@@ -263,13 +268,24 @@ class Host {
     for (const auto& [_, joined] : joined_) {
       for (size_t i = 0; i < ranks[machine].size(); ++i) {
         RankAddress& rank_address = addresses_[static_cast<size_t>(ranks[machine][i])];
-        rank_address = {.machine = static_cast<int>(machine), .port = 0, .host = joined.host, .outside_port = joined.ports[i]};
+        rank_address = {.machine = static_cast<int>(machine),
+                        .port = 0,
+                        .host = joined.host,
+                        .outside_port = joined.ports[i],
+                        .more_interfaces = joined.more_interfaces[i]};
       }
       ++machine;
     }
     Json addresses = Json::array();
-    for (const RankAddress& rank_address : addresses_)
-      addresses.push_back({{"machine", rank_address.machine}, {"host", rank_address.host}, {"port", rank_address.outside_port}});
+    for (const RankAddress& rank_address : addresses_) {
+      Json interfaces = Json::array();
+      for (const NetEndpoint& one : rank_address.more_interfaces)
+        interfaces.push_back({{"host", one.host}, {"ports", Json::array({one.port})}});
+      addresses.push_back({{"machine", rank_address.machine},
+                           {"host", rank_address.host},
+                           {"port", rank_address.outside_port},
+                           {"interfaces", interfaces}});
+    }
     machine = 0;
     for (auto& [_, joined] : joined_) {
       const std::vector<int>& its = ranks[machine++];

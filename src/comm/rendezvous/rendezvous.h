@@ -36,8 +36,9 @@ struct NodeSpec {
 
 struct RendezvousOptions {
   RendezvousEndpoint endpoint;
-  std::string address = {};             // where other machines reach this one; empty: as the first machine sees it
-  std::string config_fingerprint = {};  // readable text that must be equal on all machines; others are refused
+  std::string address = {};                       // where other machines reach this one; empty: as the first machine sees it
+  std::vector<std::string> more_interfaces = {};  // addresses of this machine's other interfaces, over which they reach it too
+  std::string config_fingerprint = {};            // readable text that must be equal on all machines; others are refused
   std::chrono::nanoseconds deadline = std::chrono::seconds(300);
   std::function<void(const std::string&)> tell = {};  // reports who came and who is missing
   const base::Stop* stop = nullptr;                   // aborts the wait when requested

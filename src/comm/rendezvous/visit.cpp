@@ -38,11 +38,17 @@ Json introduction_of(const NodeSpec& spec, const RendezvousOptions& options, con
                      const std::vector<NetSetup>& setups) {
   std::vector<uint16_t> ports;
   for (const NetSetup& setup : setups) ports.push_back(setup.addresses[0].outside_port);
-  return {{"version", base::version()}, {"config_fingerprint", options.config_fingerprint},
-          {"caller", caller},           {"node", spec.node},
-          {"nodes", spec.nodes},        {"count", spec.count},
-          {"ranks", spec.ranks},        {"size", spec.size},
-          {"address", options.address}, {"ports", ports}};
+  return {{"version", base::version()},
+          {"config_fingerprint", options.config_fingerprint},
+          {"caller", caller},
+          {"node", spec.node},
+          {"nodes", spec.nodes},
+          {"count", spec.count},
+          {"ranks", spec.ranks},
+          {"size", spec.size},
+          {"address", options.address},
+          {"ports", ports},
+          {"interfaces", interfaces_of(setups)}};
 }
 
 class Caller {
@@ -135,7 +141,7 @@ class Caller {
       for (const int fd : setup.fds())
         if (fd >= 0) ::close(fd);
     }
-    setups_ = make_machine_setups(first_ranks(own_.count), address);
+    setups_ = make_machine_setups(first_ranks(own_.count), address, options_.more_interfaces);
     listens_at_ = address;
   }
 
@@ -155,6 +161,7 @@ class Caller {
       for (const Json& one : said.at("seats")) {
         RankAddress rank_address{.machine = one.at("machine"), .port = 0, .host = one.at("host"), .outside_port = one.at("port")};
         if (rank_address.host.empty()) rank_address.host = host;  // the first machine, as this one reaches it
+        rank_address.more_interfaces = interfaces_from(one.at("interfaces"), 1).at(0);
         addresses.push_back(std::move(rank_address));
       }
       const std::vector<int> ranks = said.at("ranks");
@@ -182,6 +189,29 @@ class Caller {
 };
 
 }  // namespace
+
+base::Json rendezvous::interfaces_of(const std::vector<NetSetup>& setups) {
+  Json interfaces = Json::array();
+  for (size_t i = 0; i < setups.front().addresses[0].more_interfaces.size(); ++i) {
+    std::vector<uint16_t> ports;
+    for (const NetSetup& setup : setups) ports.push_back(setup.addresses[0].more_interfaces[i].port);
+    interfaces.push_back({{"host", setups.front().addresses[0].more_interfaces[i].host}, {"ports", ports}});
+  }
+  return interfaces;
+}
+
+std::vector<std::vector<NetEndpoint>> rendezvous::interfaces_from(const Json& said, size_t ranks) {
+  constexpr size_t kHostBytes = 64, kMost = 16;  // an address, not a name
+  std::vector<std::vector<NetEndpoint>> by_rank(ranks);
+  if (!said.is_array() || said.size() > kMost) throw std::invalid_argument("interfaces");
+  for (const Json& one : said) {
+    const std::string host = one.at("host");
+    const std::vector<uint16_t> ports = one.at("ports");
+    if (ports.size() != ranks || host.empty() || host.size() > kHostBytes) throw std::invalid_argument("interfaces");
+    for (size_t rank = 0; rank < ranks; ++rank) by_rank[rank].push_back({host, ports[rank]});
+  }
+  return by_rank;
+}
 
 bool rendezvous::Waiting::until(const std::function<bool()>& done, std::chrono::nanoseconds deadline,
                                 const std::function<std::string()>& for_whom) {

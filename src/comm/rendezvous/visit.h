@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/json.h"
 #include "comm/rendezvous/rendezvous.h"
 
 namespace asio {
@@ -29,6 +30,11 @@ inline std::vector<int> first_ranks(int count) {
   for (int i = 0; i < count; ++i) numbers[static_cast<size_t>(i)] = i;
   return numbers;
 }
+
+// The ports of this machine's ranks on its other interfaces: [{"host", "ports": one for each rank}, ...].
+base::Json interfaces_of(const std::vector<NetSetup>& setups);
+// What another machine says of itself; throws Json::exception or std::logic_error where it makes no sense.
+std::vector<std::vector<NetEndpoint>> interfaces_from(const base::Json& said, size_t ranks);
 
 // Runs the event loop until `done`, the deadline, or a stop request.
 class Waiting {

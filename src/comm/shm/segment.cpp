@@ -1,4 +1,4 @@
-// The layout of the shared segment for n ranks:  n status boards | n directories | n * n rings | n arenas.
+// The layout of the shared segment for n ranks:  n status boards | n directories | n flight recorders | n * n rings | n arenas.
 // It is a sealed memfd, mapped by every rank; pages exist once they are touched.
 #include "comm/shm/segment.h"
 
@@ -24,6 +24,7 @@ constexpr int64_t kArenasTotal = int64_t{64} << 30;  // of address space, not of
 constexpr int64_t kBoardBytes = kSegmentPage;
 static_assert(sizeof(StatusBoard) <= kBoardBytes);
 constexpr int64_t kDirectoryBytes = (static_cast<int64_t>(sizeof(ShmSlotsDirectory)) + kSegmentPage - 1) / kSegmentPage * kSegmentPage;
+constexpr int64_t kFlightBytes = (static_cast<int64_t>(sizeof(FlightMemory)) + kSegmentPage - 1) / kSegmentPage * kSegmentPage;
 static_assert(std::is_trivially_copyable_v<Envelope> && sizeof(Envelope) % sizeof(uint64_t) == 0);
 
 // Bytes of one ring buffer. Many ranks get less, so that all rings together stay within a few hundred megabytes.
@@ -38,11 +39,12 @@ struct Layout {
       : capacity(ring_capacity(ranks)),
         ring_bytes(capacity + kSegmentPage),
         directories(ranks * kBoardBytes),
-        rings(directories + ranks * kDirectoryBytes),
+        flights(directories + ranks * kDirectoryBytes),
+        rings(flights + ranks * kFlightBytes),
         arenas(rings + ranks * ranks * ring_bytes),
         arena_bytes(kArenasTotal / ranks / kSegmentPage * kSegmentPage),
         total(arenas + ranks * arena_bytes) {}
-  int64_t capacity, ring_bytes, directories, rings, arenas, arena_bytes, total;
+  int64_t capacity, ring_bytes, directories, flights, rings, arenas, arena_bytes, total;
 };
 
 [[noreturn]] void fail(const char* what) {
@@ -98,6 +100,10 @@ StatusBoard& SharedSegment::board(int rank) const { return *reinterpret_cast<Sta
 
 ShmSlotsDirectory& SharedSegment::directory(int rank) const {
   return *reinterpret_cast<ShmSlotsDirectory*>(memory_ + Layout(ranks_).directories + rank * kDirectoryBytes);
+}
+
+FlightMemory& SharedSegment::flight(int rank) const {
+  return *reinterpret_cast<FlightMemory*>(memory_ + Layout(ranks_).flights + rank * kFlightBytes);
 }
 
 std::byte* SharedSegment::ring(int from, int to) const {

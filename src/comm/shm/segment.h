@@ -7,6 +7,7 @@
 #include <span>
 
 #include "comm/envelope.h"
+#include "comm/flight/memory.h"
 #include "comm/shm/ring_buffer.h"
 #include "comm/shm/slots.h"
 
@@ -30,8 +31,8 @@ class StatusBoard {
   std::array<std::atomic<uint64_t>, sizeof(Envelope) / sizeof(uint64_t)> doing_;
 };
 
-// The memory that the ranks of one machine share: per rank a status board, a directory of slots and an arena, per ordered pair of ranks a
-// ring buffer. It is a sparse anonymous file: only touched pages take memory.
+// The memory that the ranks of one machine share: per rank a status board, a directory of slots, a flight recorder and an arena, per
+// ordered pair of ranks a ring buffer. It is a sparse anonymous file: only touched pages take memory.
 class SharedSegment {
  public:
   static int create(int ranks);  // returns its file descriptor
@@ -42,6 +43,7 @@ class SharedSegment {
 
   StatusBoard& board(int rank) const;
   ShmSlotsDirectory& directory(int rank) const;
+  FlightMemory& flight(int rank) const;
   RingWriter writer(int from, int to) const;
   RingReader reader(int from, int to) const;
   std::span<std::byte> arena(int rank) const;

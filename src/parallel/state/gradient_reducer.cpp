@@ -339,6 +339,15 @@ void GradientReducer::close(int64_t u) {
   wait_for_copies();
 }
 
+void GradientReducer::abandon() {
+  CAIRN_CHECK(is_single_rank(), "gradients are given up that other ranks take part in");
+  for (Open& one : open_) one.missing = kNotStarted;
+  waiting_.clear();
+  in_flight_.clear();
+  next_ = -1;
+  announce_ = nullptr;
+}
+
 void GradientReducer::finish() {
   held_back_.assign(held_back_.size(), 0);
   reduce_released();

@@ -68,6 +68,10 @@ class GradientReducer final : public mesh::Gradients {
   // After the last pass. When it returns, all gradients of this rank's shards are complete and announced.
   void finish();
 
+  // Instead of `finish`, where the passes of the step were given up in the middle: gradients are undefined until the next step. Only where
+  // no other rank takes part in the reductions.
+  void abandon();
+
   // The gradient of this rank's shard of a unit.
   const at::Tensor& shard(int64_t unit) const { return shards_[static_cast<size_t>(unit)]; }
 

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "kernels/aten.h"
+#include "mesh/write_barrier.h"
 
 namespace cairn::sync {
 namespace {
@@ -15,11 +16,13 @@ std::vector<size_t> every(size_t count) {
 
 }  // namespace
 
-FlatParameters::FlatParameters(std::span<const mesh::NamedTensor> all, std::vector<size_t> which) : all_(all), which_(std::move(which)) {
+FlatParameters::FlatParameters(std::span<const mesh::NamedTensor> all, std::vector<size_t> which, mesh::WriteBarrier* barrier)
+    : all_(all), which_(std::move(which)), barrier_(barrier) {
   for (const size_t i : which_) elements_ += all_[i].tensor.numel();
 }
 
-FlatParameters::FlatParameters(std::span<const mesh::NamedTensor> all) : FlatParameters(all, every(all.size())) {}
+FlatParameters::FlatParameters(std::span<const mesh::NamedTensor> all, mesh::WriteBarrier* barrier)
+    : FlatParameters(all, every(all.size()), barrier) {}
 
 at::TensorOptions FlatParameters::options() const {
   return (all_.empty() ? at::TensorOptions() : all_.front().tensor.options()).dtype(at::kFloat);
@@ -42,6 +45,7 @@ void FlatParameters::assign(const at::Tensor& flat) const {
   int64_t at = 0;
   for (const size_t i : which_) {
     const at::Tensor& tensor = all_[i].tensor;
+    mesh::before_write(barrier_, tensor);
     tensor.view({-1}).copy_(flat.narrow(0, at, tensor.numel()));
     at += tensor.numel();
   }

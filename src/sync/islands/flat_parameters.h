@@ -7,15 +7,20 @@
 
 #include "mesh/named_tensor.h"
 
+namespace cairn::mesh {
+class WriteBarrier;
+}
+
 namespace cairn::sync {
 
 // Some of a rank's parameters seen as one flat fp32 tensor, in which the rules between islands compute. The parameters may have any type.
 class FlatParameters {
  public:
   FlatParameters() = default;
-  FlatParameters(std::span<const mesh::NamedTensor> all, std::vector<size_t> which);
+  // `barrier` hears of parameters before they change; null: nobody asks.
+  FlatParameters(std::span<const mesh::NamedTensor> all, std::vector<size_t> which, mesh::WriteBarrier* barrier = nullptr);
   // All parameters.
-  explicit FlatParameters(std::span<const mesh::NamedTensor> all);
+  explicit FlatParameters(std::span<const mesh::NamedTensor> all, mesh::WriteBarrier* barrier = nullptr);
 
   int64_t elements() const { return elements_; }
   at::Tensor zeros() const;                   // [elements], fp32, on the device of the parameters
@@ -30,6 +35,7 @@ class FlatParameters {
 
   std::span<const mesh::NamedTensor> all_;
   std::vector<size_t> which_;
+  mesh::WriteBarrier* barrier_ = nullptr;
   int64_t elements_ = 0;
 };
 

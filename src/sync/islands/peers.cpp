@@ -119,7 +119,7 @@ std::unique_ptr<IslandPeers> make_peers(const PeerParts& parts) {
   return std::make_unique<InWorldPeers>(parts);
 }
 
-MeanOfAll mean_of_all(IslandPeers& peers, const Compressor& compressor, const MergeRule& rule, int64_t step, bool wants_to_stop,
+MeanOfAll mean_of_all(IslandPeers& peers, const Compressor& compressor, const MergeRule& rule, const RoundOfAll& round,
                       const at::Tensor& mine) {
   const at::Tensor own = peers.gather(mine);
   MeanOfAll all;
@@ -129,8 +129,9 @@ MeanOfAll mean_of_all(IslandPeers& peers, const Compressor& compressor, const Me
     IslandMerge merge({.quorum = *quorum,
                        .compressor = compressor,
                        .rule = rule,
-                       .step = step,
-                       .wants_to_stop = wants_to_stop && !peers.may_leave(),
+                       .step = round.step,
+                       .part = round.part,
+                       .wants_to_stop = round.wants_to_stop && !peers.may_leave(),
                        .admits = false},
                       own);
     mean = merge.wait();
@@ -139,7 +140,7 @@ MeanOfAll mean_of_all(IslandPeers& peers, const Compressor& compressor, const Me
            .bytes_sent = merge.bytes_sent(),
            .included = merge.included(),
            .waiting_for = quorum->waiting_for()};
-    quorum->close(step);
+    if (!round.more_follow) quorum->close(round.step);
   }
   std::array<double, 4> numbers{mean.defined() ? 1.0 : 0, static_cast<double>(all.ending), static_cast<double>(all.bytes_sent),
                                 static_cast<double>(all.included)};
@@ -149,6 +150,28 @@ MeanOfAll mean_of_all(IslandPeers& peers, const Compressor& compressor, const Me
   all.included = static_cast<int>(numbers[3]);
   if (numbers[0] != 0) all.mean = peers.scatter(mean);
   return all;
+}
+
+std::vector<double> mean_of_numbers(IslandPeers& peers, const RoundOfAll& round, const std::vector<double>& mine, int64_t& bytes_sent) {
+  std::vector<double> found(mine.size() + 2);  // the numbers, bytes sent, whether there is a result
+  if (Quorum* quorum = peers.quorum()) {
+    at::Tensor values = at::empty({std::ssize(mine)}, at::kFloat);
+    for (size_t i = 0; i < mine.size(); ++i) values.mutable_data_ptr<float>()[i] = static_cast<float>(mine[i]);
+    const auto exact = make_compressor({"fp32"});
+    const MergeRule mean{};
+    IslandMerge merge({.quorum = *quorum, .compressor = *exact, .rule = mean, .step = round.step, .part = round.part, .admits = false},
+                      values);
+    const at::Tensor merged = merge.wait();
+    for (size_t i = 0; merged.defined() && i < mine.size(); ++i) found[i] = merged.const_data_ptr<float>()[i];
+    found[mine.size()] = static_cast<double>(merge.bytes_sent());
+    found.back() = merged.defined() ? 1 : 0;
+    if (!round.more_follow) quorum->close(round.step);
+  }
+  peers.share(found);
+  bytes_sent += static_cast<int64_t>(found[mine.size()]);
+  if (found.back() == 0) return {};
+  found.resize(mine.size());
+  return found;
 }
 
 PartnerRounds::PartnerRounds(IslandPeers& peers, std::chrono::nanoseconds timeout)

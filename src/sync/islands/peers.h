@@ -72,8 +72,16 @@ struct MeanOfAll {
 };
 struct MergeRule;
 class Compressor;
-MeanOfAll mean_of_all(IslandPeers& peers, const Compressor& compressor, const MergeRule& rule, int64_t step, bool wants_to_stop,
+struct RoundOfAll {
+  int64_t step = 0;
+  int32_t part = 0;  // tells several rounds of one step apart
+  bool wants_to_stop = false;
+  bool more_follow = false;  // other parts of this step follow, whose messages may be here already
+};
+MeanOfAll mean_of_all(IslandPeers& peers, const Compressor& compressor, const MergeRule& rule, const RoundOfAll& round,
                       const at::Tensor& mine);
+// The mean over all islands of a few numbers, in fp32, as such a round; empty: there is no result. `bytes_sent` is added to.
+std::vector<double> mean_of_numbers(IslandPeers& peers, const RoundOfAll& round, const std::vector<double>& mine, int64_t& bytes_sent);
 
 // Rounds among a few islands, on a rank with a quorum. An island that waits asks its partners now and then whether they take part in the
 // round; one that has gone on without it, or counts on others by another membership, declines, so that nobody waits in vain.

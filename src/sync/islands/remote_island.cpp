@@ -9,6 +9,7 @@
 #include "comm/group.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
+#include "mesh/write_barrier.h"
 #include "sync/islands/replica_signature.h"
 #include "sync/options.h"
 #include "sync/sync.h"
@@ -45,6 +46,7 @@ RemoteIsland::RemoteIsland(Parts parts)
     : model_group_(parts.replica.model_group),
       full_parameters_(parts.replica.remote_islands->full_parameters),
       stopping_(parts.replica.stopping),
+      barrier_(parts.replica.barrier),
       rows_(parts.rows),
       numbers_(parts.numbers) {
   for (const FullParameter& one : parts.replica.model) elements_.push_back(one.elements);
@@ -53,6 +55,7 @@ RemoteIsland::RemoteIsland(Parts parts)
 }
 
 IslandExchange::StartPoint RemoteIsland::enter(int64_t steps_done, const IslandExchange::Lineage& lineage, bool again) {
+  mesh::before_writing_all(barrier_);  // of the rows, which the state may be a view of
   IslandMembership::State state = gather_state();
   state.epoch = lineage.epoch;
   state.apart = lineage.apart;

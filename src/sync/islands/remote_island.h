@@ -17,6 +17,9 @@
 namespace cairn::comm {
 class Group;
 }
+namespace cairn::mesh {
+class WriteBarrier;
+}
 
 namespace cairn::sync {
 
@@ -70,6 +73,7 @@ class RemoteIsland {
   comm::Group& model_group_;
   FullParameterGather* full_parameters_;
   std::function<bool()> stopping_;
+  mesh::WriteBarrier* barrier_;
   std::vector<FragmentRows> rows_;
   at::Tensor numbers_;
   std::vector<int64_t> elements_;  // of whole parameters

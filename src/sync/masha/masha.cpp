@@ -24,6 +24,7 @@
 #include "comm/group.h"
 #include "comm/sparsify.h"
 #include "kernels/aten.h"
+#include "mesh/write_barrier.h"
 
 namespace cairn::sync {
 namespace {
@@ -66,7 +67,8 @@ Masha::Masha(const MashaOptions& options, const Setting& setting, const at::Tens
       problem_(setting.problem),
       peers_(&setting.peers),
       random_(setting.random.for_purpose("masha")),
-      prox_(setting.prox) {
+      prox_(setting.prox),
+      barrier_(setting.barrier) {
   check(options, setting.peers.size());
   options_.up = normalised(options.up), options_.down = normalised(options.down);
   refresh_probability_ = options.refresh > 0 ? options.refresh : options_.up.density;
@@ -89,6 +91,7 @@ Masha::Masha(const MashaOptions& options, const Setting& setting, const at::Tens
 
 void Masha::begin(comm::Group& peers) {
   peers_ = &peers;
+  mesh::before_write(barrier_, mean_);
   mean_.zero_();  // with other devices the problem is another one: do not compare |F(w)| with the old one
   exchange_ = options_.kind == "masha1" ? make_random_exchange(options_.up, options_.down, peers, problem_.elements(), random_)
                                         : make_largest_exchange(options_.up, options_.down, peers, problem_.elements());
@@ -108,6 +111,7 @@ at::Tensor Masha::own_value(const BatchKey& first, int64_t batches) const {
 
 // Batch part 0 of an iteration is for its difference, so those of the reference begin at 1.
 bool Masha::refresh() {
+  mesh::before_write(barrier_, reference_);
   reference_.copy_(point_);
   const at::Tensor own = own_value({iteration(), device(), 1}, problem_.stochastic() ? options_.refresh_batches : 1);
   if (!problem_.stochastic()) own_ = own;
@@ -122,6 +126,7 @@ bool Masha::refresh() {
   if (options_.adam) {
     at::Tensor plain = mean_.clone();  // without the players' scales, which would cancel out
     for (const Player& player : players_) plain.slice(0, player.begin, player.end).div_(player.scale);
+    mesh::before_write(barrier_, squares_);
     squares_.mul_(kSquaresDecay).add_(plain.square(), 1 - kSquaresDecay);
   }
   ++refreshes;
@@ -172,6 +177,7 @@ MashaFacts Masha::iterate() {
     message = (difference * gamma).to(at::kFloat);
   }
   const at::Tensor mean = at::empty(point_.sizes(), wire);
+  before_residuals_change();
   const MashaExchange::Sent sent = exchange_->exchange(iteration(), message, part, mean);
   facts.error_ratio = sent.error_ratio;
   bool finite = sent.finite;
@@ -187,9 +193,11 @@ MashaFacts Masha::iterate() {
   }
   if (finite) {
     counters[2] = 0;
+    if (options_.average) mesh::before_write(barrier_, average_);
     if (options_.average) average_.add_(ahead - average_, 1.0 / static_cast<double>(iteration() + 1));
   } else {
     point_ = old_point, own_ = old_own, mean_ = old_mean;
+    mesh::before_write(barrier_, reference_);
     reference_.copy_(old_reference);
     undo(facts);
   }
@@ -216,11 +224,17 @@ double Masha::step() const { return std::ldexp(step_.item<double>(), -static_cas
 void Masha::set_step(double step) {
   const double before = step_.item<double>();
   if (step == before) return;
+  before_residuals_change();
   exchange_->rescale(step / before);
   step_.fill_(step);
 }
 
+void Masha::before_residuals_change() {
+  for (const mesh::NamedTensor& one : exchange_->state()) mesh::before_write(barrier_, one.tensor);
+}
+
 void Masha::halve() {
+  before_residuals_change();
   exchange_->rescale(0.5);
   ++counters_.mutable_data_ptr<int64_t>()[3];
 }
@@ -234,6 +248,7 @@ void Masha::regroup(comm::Group& peers) {
   int furthest = 0;
   for (int rank = 1; rank < peers.size(); ++rank)
     if (all[static_cast<size_t>(rank) * 2] > all[static_cast<size_t>(furthest) * 2]) furthest = rank;
+  mesh::before_writing_all(barrier_);
   point_ = point_.clone();
   std::vector<at::Tensor> shared{point_, step_, counters_};
   if (options_.average) shared.push_back(average_);

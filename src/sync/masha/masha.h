@@ -15,6 +15,9 @@
 namespace cairn::comm {
 class Group;
 }
+namespace cairn::mesh {
+class WriteBarrier;
+}
 
 namespace cairn::sync {
 
@@ -58,6 +61,7 @@ class Masha {
     std::function<void(const at::Tensor& x, double step)> prox = {};
     // Computes F at the start in the first iteration only. Until then a snapshot may be loaded, which has it.
     bool later = false;
+    mesh::WriteBarrier* barrier = nullptr;  // told before tensors of state() change; null: nobody asks
   };
 
   // Starts at `start` (flat, on the CPU, identical on all devices). Messages are float; everything else has the type of `start`, float or
@@ -86,6 +90,7 @@ class Masha {
  private:
   bool refresh();  // w becomes the current point; false: F there is not finite
   void first_reference();
+  void before_residuals_change();
   void halve();
   void begin(comm::Group& peers);
   at::Tensor own_value(const BatchKey& first, int64_t batches) const;
@@ -100,6 +105,7 @@ class Masha {
   comm::Group* peers_;
   base::Random random_;
   std::function<void(const at::Tensor&, double)> prox_;
+  mesh::WriteBarrier* barrier_;
   double refresh_probability_;
   std::vector<Player> players_;
   std::unique_ptr<MashaExchange> exchange_;

@@ -19,6 +19,7 @@
 #include "base/checksum.h"
 #include "base/did_you_mean.h"
 #include "kernels/aten.h"
+#include "mesh/write_barrier.h"
 
 namespace cairn::sync {
 namespace {
@@ -144,6 +145,7 @@ void OneByteReplica::apply(const RoundRecord& record) {
     const Piece mine = piece(i);
     if (!mine.value.defined()) continue;
     const ShardedParameter whole = sharded(i);
+    mesh::before_write(model_.barrier, mine.value);
     replay_shard(mine.value.view({-1}), whole, mine.begin, directions, record.manifest.rate,
                  whole.shape.size() >= 2 ? record.manifest.keep : 1.0f, noise_);
   }

@@ -13,6 +13,10 @@
 #include "sync/one_byte/sharded_direction.h"
 #include "sync/variational_problem.h"
 
+namespace cairn::mesh {
+class WriteBarrier;
+}
+
 namespace cairn::sync {
 
 // How slopes are divided before they are applied: by their number, or by its square root.
@@ -59,6 +63,7 @@ class OneByteReplica {
     std::vector<bool> trained;
     std::vector<Piece> pieces = {};              // by parameter; empty: all of get(i), which must be a view of what is kept
     std::vector<ShardedParameter> sharded = {};  // by parameter; empty: get(i) is whole
+    mesh::WriteBarrier* barrier = nullptr;       // told before weights change; null: nobody asks
   };
 
   OneByteReplica(const OneByteOptions& options, uint64_t run, Model model);

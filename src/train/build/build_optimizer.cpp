@@ -1,6 +1,7 @@
 #include "base/memory_scope.h"
 #include "kernels/aten.h"
 #include "model/model.h"
+#include "optim/announced_optimizer.h"
 #include "optim/bf16_optimizer.h"
 #include "optim/needs.h"
 #include "train/build/build_steps.h"
@@ -25,6 +26,9 @@ void build_optimizer(Job& job, comm::World& world) {
     engine.optimizer = s.train.parameters == Precision::bf16
                            ? optim::make_bf16_optimizer(s.optim, pieces, base::Random(static_cast<uint64_t>(s.train.seed)))
                            : optim::make_optimizer(s.optim, pieces);
+    if (engine.trained.barrier)
+      engine.optimizer = optim::announce_writes(std::move(engine.optimizer), pieces, optim::optimizer_needs(s.optim.kind).elementwise(),
+                                                *engine.trained.barrier);
   }
   int64_t bytes = 0;
   for (const mesh::NamedTensor& state : engine.optimizer->state()) bytes += static_cast<int64_t>(state.tensor.nbytes());

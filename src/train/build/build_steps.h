@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "snapshot/pretrained.h"
@@ -24,8 +25,17 @@ namespace cairn::train {
 void read_recipe(Job& job, comm::World& world, base::Recipe recipe, const Start& start);
 // 2. The plan, the step group, and this rank's share of the samples (step_group.cpp).
 void lay_out(Job& job, comm::World& world, const Start& start);
-// 3. The snapshot to resume from, if start.resume is set (resume_from.cpp).
-std::optional<snapshot::OpenSnapshot> find_resumed(const Job& job, comm::World& world, const Start& start);
+// 3. What a run resumes from, if start.resume is set (resume_from.cpp): memory that outlived the ranks before, else a snapshot on disk.
+struct ResumedFrom {
+  std::optional<int64_t> memory_step;
+  std::optional<snapshot::OpenSnapshot> disk;  // not looked for where memory has a state
+  explicit operator bool() const { return memory_step || disk; }
+};
+ResumedFrom find_resumed(Job& job, comm::World& world, const Start& start);
+// Loads it, or the newest one before it where it turns out to be damaged. `start_over` sets the values of a new run, where memory turns out
+// to be unusable and the disk has nothing. A run that an agent has started again writes what it was restored from into events.jsonl.
+// Collective.
+void restore_newest(Job& job, comm::World& world, const Start& start, ResumedFrom found, const std::function<void()>& start_over);
 // 4. The data, and the directory that model.from names (open_data.cpp).
 std::optional<snapshot::Pretrained> open_inputs(Job& job, comm::World& world, const Start& start);
 // 5. Model, objective and pass options, without parameter values (build_model.cpp).

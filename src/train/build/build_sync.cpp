@@ -4,6 +4,7 @@
 #include "comm/world.h"
 #include "kernels/aten.h"
 #include "model/classifier/batch_norm.h"
+#include "sync/needs.h"
 #include "train/build/build_steps.h"
 
 namespace cairn::train {
@@ -18,7 +19,8 @@ sync::Replica replica_of(const Job& job, comm::Group& replica_group, comm::Group
           .model = job.engine.trained.full,
           .steps = s.train.steps,
           .seed = static_cast<uint64_t>(s.train.seed),
-          .trace = job.instruments.trace.get()};
+          .trace = job.instruments.trace.get(),
+          .barrier = job.engine.trained.barrier};
 }
 
 std::unique_ptr<sync::Sync> make_island_rule(Job& job, comm::World& world, const Start& start) {
@@ -45,7 +47,10 @@ void build_sync(Job& job, comm::World& world, const Start& start) {
   std::vector<std::unique_ptr<sync::Sync>> rules;
   rules.push_back(sync::make_sync(job.config.settings.sync, replica_of(job, replicas, world.alone())));
   if (parallel::islands_step_separately(plan)) rules.push_back(make_island_rule(job, world, start));
-  job.engine.sync = sync::make_chain(std::move(rules));
+  const Settings& s = job.config.settings;
+  const bool announced =
+      sync::needs_of(s.sync.kind).announces_writes && (rules.size() == 1 || sync::needs_of(s.island.kind).announces_writes);
+  job.engine.sync = sync::make_chain(std::move(rules), announced ? nullptr : job.engine.trained.barrier);
 }
 
 }  // namespace cairn::train

@@ -70,11 +70,11 @@ void check_islands(const Settings& settings, const parallel::Plan& plan) {
     base::fail_input("train.global_batch = {}: {} islands share its samples, and each needs at least one", settings.train.global_batch,
                      islands);
   constexpr int64_t kMinKept = 3;  // one island may be two snapshots ahead of another, and they need one of the same step
-  if (settings.snapshot.mode == snapshot::SnapshotMode::async && settings.snapshot.keep < kMinKept)
+  if (settings.snapshot.mode != snapshot::SnapshotMode::sync && settings.snapshot.keep < kMinKept)
     base::fail_input(
-        "snapshot.keep = {} with snapshot.mode = async: islands save separately, and may be two snapshots apart when they are killed: use "
+        "snapshot.keep = {} with snapshot.mode = {}: islands save separately, and may be two snapshots apart when they are killed: use "
         "{} or more, or snapshot.mode = sync",
-        settings.snapshot.keep, kMinKept);
+        settings.snapshot.keep, base::enum_name(snapshot::kSnapshotModeNames, settings.snapshot.mode), kMinKept);
 }
 
 }  // namespace

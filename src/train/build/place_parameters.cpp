@@ -1,4 +1,5 @@
 #include "base/check.h"
+#include "comm/group.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
 #include "kernels/fp8.h"
@@ -36,6 +37,12 @@ void make_store(Job& job, comm::World& world, const std::vector<bool>& trained, 
                                                                                                 .plan = job.config.plan,
                                                                                                 .whole_parameters = rules.whole_parameters,
                                                                                                 .min_unit_elements = min_unit_elements});
+  job.state_map =
+      std::make_unique<parallel::StateMap>(parallel::StateMap::Parts{.model = model,
+                                                                     .plan = job.config.plan,
+                                                                     .ranks = job.engine.step_group->ranks(),
+                                                                     .whole_parameters = rules.whole_parameters,
+                                                                     .min_unit_elements = min_unit_elements});
 }
 
 // What sync and optimizer work on: the trained pieces that this rank keeps, in one order.

@@ -7,6 +7,7 @@
 #include "train/build/check_settings.h"
 #include "train/build/make_plan.h"
 #include "train/given_plan.h"
+#include "train/step_methods.h"
 
 namespace cairn::train {
 namespace {
@@ -31,6 +32,8 @@ void join_step_group(Job& job, comm::World& world, const std::filesystem::path& 
   const auto first = sharing.begin() + shares.step_group_first;
   CAIRN_CHECK(std::all_of(first, first + shares.step_group_ranks, mine), "the samples of island {} do not lie together", island);
   shares.data_share = static_cast<double>(shares.step_group_ranks) / job.engine.step_group->size();
+  if (const auto held = step_method(job.config.settings).needs.shares)
+    shares.held = held(job.config.settings, shares.data_rank, shares.data_ranks);
 }
 
 }  // namespace

@@ -7,11 +7,12 @@ namespace cairn::train {
 
 struct Job;
 
-// While this object lives, passes read the global model of the sync rule (Sync::global_parameters) instead of this replica's own values.
-// It does nothing if the rule keeps no such copy.
+// While this object lives, passes read other values than this replica's own: those of the sync rule's global model
+// (Sync::global_parameters), or these, by index in Engine::trained. Empty: nothing changes.
 class ScopedGlobalParameters {
  public:
   explicit ScopedGlobalParameters(Job& job);
+  ScopedGlobalParameters(Job& job, const std::vector<at::Tensor>& values);
   ~ScopedGlobalParameters();
   ScopedGlobalParameters(const ScopedGlobalParameters&) = delete;
   ScopedGlobalParameters& operator=(const ScopedGlobalParameters&) = delete;

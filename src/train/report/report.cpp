@@ -117,6 +117,8 @@ std::string plots(const ReportData& data) {
   loss.from_zero = false;
   loss.tall = true;
   if (!data.held_out.empty()) loss.dots.push_back({"held out", "held", data.held_out});
+  if (!data.local.empty()) loss.dots.push_back({"islands, held out", "speed", data.local});
+  if (!data.merged.empty()) loss.dots.push_back({"their mean, held out", "memory", data.merged});
   Plot memory = plot("Memory", "", {{"memory", "memory", values(&Row::memory_bytes)}});
   memory.unit = Plot::Unit::bytes;
   std::string html = "<section class=\"plots\">\n" + plot_html(loss);

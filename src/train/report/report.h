@@ -25,8 +25,9 @@ struct ReportData {
   };
 
   std::string title;
-  std::vector<Row> rows;                             // in order of step
-  std::vector<std::pair<int64_t, double>> held_out;  // step, loss
+  std::vector<Row> rows;                                            // in order of step
+  std::vector<std::pair<int64_t, double>> held_out;                 // step, loss
+  std::vector<std::pair<int64_t, double>> local = {}, merged = {};  // likewise: mean of the islands, and of their mean (merge_loss)
   std::vector<Sample> samples;
   std::string recipe_toml;                                 // resolved
   std::string ledger_json;                                 // as in ledger.json; if it is empty or unreadable, the table is left out

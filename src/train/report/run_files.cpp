@@ -62,6 +62,10 @@ ReportData report_of(const Job& job, const Start& start, const Result& result, c
   for (const base::MetricsRow& row : base::read_metrics(start.out / "metrics.jsonl")) {
     report.rows.push_back({row.integer("step"), row.number("loss"), row.number("tokens_per_s"), row.number("memory_bytes"),
                            row.number("lr"), row.number("grad_norm"), row.number("seconds"), row.integer("tokens")});
+    if (row.has("merge_loss")) {
+      report.local.push_back({row.integer("step"), row.number("merge_local_loss")});
+      report.merged.push_back({row.integer("step"), row.number("merge_loss")});
+    }
     if (row.has("eval_loss")) report.held_out.push_back({row.integer("step"), row.number("eval_loss")});
   }
   report.facts = {{"Model", fmt::format("{}, {} parameters", job.config.settings.model.kind,

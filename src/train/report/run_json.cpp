@@ -75,7 +75,7 @@ RunState parse_run_state(const std::string& json, const std::string& file) {
 }
 
 std::string merge_ledgers(const std::vector<std::string>& ledgers) {
-  base::OrderedJson purposes = base::OrderedJson::object(), pairs = base::OrderedJson::array();
+  base::OrderedJson purposes = base::OrderedJson::object(), pairs = base::OrderedJson::array(), channels = base::OrderedJson::array();
   for (const std::string& ledger : ledgers) {
     const base::OrderedJson one = base::parse_ordered_json(ledger);
     CAIRN_CHECK(one.is_object(), "the ledger of a rank is not JSON: {}", ledger);
@@ -87,10 +87,13 @@ std::string merge_ledgers(const std::vector<std::string>& ledgers) {
       }
     }
     for (const base::OrderedJson& pair : one["pairs"]) pairs.push_back(pair);
+    if (one.contains("channels"))
+      for (const base::OrderedJson& channel : one["channels"]) channels.push_back(channel);
   }
   base::OrderedJson merged;
   merged["by_purpose"] = std::move(purposes);
   merged["pairs"] = std::move(pairs);
+  if (!channels.empty()) merged["channels"] = std::move(channels);
   return base::pretty(merged) + "\n";
 }
 

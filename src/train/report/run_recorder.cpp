@@ -83,6 +83,7 @@ void RunRecorder::open_metrics() {
 bool RunRecorder::step(const StepRecord& facts, const StepOutput& output, bool wants_to_stop) {
   meter_.add(facts.step, output);
   waiting_.push_back(facts);
+  waiting_.back().paused_s = std::exchange(step_pause_s_, 0);
   const std::optional<Reading> reading = meter_.take(/*all=*/false);
   const double waited_s = base::seconds(world_.waited() - last_waited_);
   const double own_s = std::max(base::seconds(world_.wall().now()) - last_s_ - waited_s, 0.0);
@@ -129,7 +130,8 @@ void RunRecorder::write(const StepRecord& facts, const Reading& reading, double 
                       .comm_wait_s = base::seconds(world_.waited() - std::exchange(last_waited_, world_.waited())),
                       .measures = std::move(measures),
                       .memory = memory_in_use(job_.config.device)};
-  job_.progress.seconds_done += numbers.step_s;
+  if (reading.seconds) numbers.step_s -= facts.paused_s;  // the host's clock was set back already
+  job_.progress.seconds_done += numbers.step_s + facts.paused_s;
   numbers.tokens_per_s = static_cast<double>(facts.tokens) / numbers.step_s;
   if (peak_flops_ > 0) numbers.mfu = flops_per_token_ * static_cast<double>(facts.positions) / numbers.step_s / peak_flops_;
   const auto smooth = [](double& mean, double rate) { mean = mean == 0 ? rate : 0.9 * mean + 0.1 * rate; };
@@ -238,8 +240,15 @@ void RunRecorder::after_pause() {
   meter_.restart();
 }
 
+void RunRecorder::paused_in_step(double seconds, std::chrono::nanoseconds waited) {
+  last_s_ += seconds;
+  last_waited_ += waited;
+  step_pause_s_ += seconds;
+}
+
 void RunRecorder::rolled_back() {
   settle();
+  step_pause_s_ = 0;
   if (!metrics_) return;
   metrics_.reset();
   try_to_write(world_.log(), "metrics", [&] {

@@ -38,6 +38,7 @@ struct StepRecord {
   double data_wait_s = 0;          // seconds that the step waited for its batch
   double snapshot_s = 0;           // seconds that training has waited for saves since the previous step was recorded
   bool evaluated = false;          // held_out() follows
+  double paused_s = 0;             // set by the recorder (paused_in_step)
   sync::StepMetrics metrics = {};  // of the sync rules and the step
   std::string fault = {};          // why its update was skipped; empty if it was not
 };
@@ -61,6 +62,8 @@ class RunRecorder {
   void evaluating(double done);
   // The next step begins here: the time since the last one belongs to an evaluation or a save.
   void after_pause();
+  // So much of the step that is recorded next was no part of it, of which this rank waited so long for others.
+  void paused_in_step(double seconds, std::chrono::nanoseconds waited);
   // The run was rolled back to job.progress.steps_done: removes the records of later steps. Collective.
   void rolled_back();
   // Records the steps that are still pending, then writes the files that are written once. Collective.
@@ -102,6 +105,7 @@ class RunRecorder {
   std::chrono::nanoseconds last_waited_{0};      // the world's waits until then
   double steps_per_s_ = 0, tokens_per_s_ = 0;    // smoothed, for the estimate of the time left
   double pause_s_ = 0;                           // of the last evaluation and save
+  double step_pause_s_ = 0;                      // of the step that is recorded next
   Result result_;
 };
 

@@ -42,6 +42,7 @@ figcaption{display:flex;flex-wrap:wrap;align-items:baseline;gap:2px 10px;margin-
 vertical-align:middle}
 .key.spot::before{width:8px;height:8px;border-radius:50%}
 .key.raw::before{background:var(--raw)}.key.loss::before{background:var(--loss)}.key.held::before{background:var(--held)}
+.key.speed::before{background:var(--speed)}.key.memory::before{background:var(--memory)}
 .frame{padding:0 6px 26px 54px}
 .area{position:relative;height:170px}
 .tall .area{height:330px}

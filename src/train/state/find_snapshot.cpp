@@ -24,6 +24,7 @@
 #include "comm/group.h"
 #include "comm/world.h"
 #include "train/report/run_json.h"
+#include "train/state/folder_view.h"
 #include "train/state/transfer_snapshot.h"
 
 namespace cairn::train {
@@ -47,19 +48,28 @@ bool is_better(const Found& a, const Found& b) { return std::pair(a.step, a.fini
 
 class SearchedRun {
  public:
-  SearchedRun(comm::World& world, const comm::Group& step_group, const std::string& run_dir, const SnapshotSearch& search)
-      : world_(world), group_(step_group), run_dir_(run_dir), search_(search), islands_(step_group.size() < world.size()) {}
+  SearchedRun(comm::World& world, comm::Group& step_group, const std::string& run_dir, const SnapshotSearch& search)
+      : world_(world),
+        group_(step_group),
+        run_dir_(run_dir),
+        search_(search),
+        islands_(step_group.size() < world.size()),
+        passed_over_(search.passed_over) {}
 
   std::optional<snapshot::OpenSnapshot> find() {
     std::vector<Found> all;
     for (const bool apart_counts : {false, true}) {
       apart_counts_ = apart_counts;
-      std::optional<snapshot::OpenSnapshot> mine = newest(search_.step_last);
-      all = found_by_all(mine);
-      const auto best = std::min_element(all.begin(), all.end(), is_better);
-      if (best->step < 0) continue;
-      if (auto exact = common(mine, all, best->step)) return exact;
-      return transfer(mine, all, static_cast<int>(best - all.begin()));
+      while (true) {
+        std::optional<snapshot::OpenSnapshot> mine = newest(search_.step_last);
+        all = found_by_all(mine);
+        const auto best = std::min_element(all.begin(), all.end(), is_better);
+        if (best->step < 0) break;
+        if (auto exact = common(mine, all, best->step)) return exact;
+        const auto source = static_cast<int>(best - all.begin());
+        if (is_whole(mine, source)) return transfer(mine, all, source);
+        if (group_.ranks().front() == static_cast<int>(best->group)) passed_over_.insert(best->step);
+      }
     }
     check_damage(all);
     return std::nullopt;
@@ -72,13 +82,14 @@ class SearchedRun {
 
   // This rank's newest good snapshot up to this step.
   std::optional<snapshot::OpenSnapshot> newest(int64_t step_last) {
-    if (islands_ && !base::path_exists(run_dir_ + "/recipe.toml")) return std::nullopt;  // on another machine's disk, or lost
+    // On another machine's disk, or lost. (The first rank of a run without islands says so.)
+    if ((islands_ || group_.rank() > 0) && !base::path_exists(run_dir_ + "/recipe.toml")) return std::nullopt;
     base::Log quiet = base::Log::quiet();
     base::Log& log = group_.rank() == 0 ? world_.log() : quiet;  // all ranks of a step group find the same damage
     try {
       while (true) {
-        std::optional<snapshot::OpenSnapshot> found = snapshot::open_latest(run_dir_, log, step_last);
-        if (!found || apart_counts_ || !is_apart(*found)) return found;
+        std::optional<snapshot::OpenSnapshot> found = snapshot::open_latest(run_dir_, log, step_last, snapshot::Check::all_but_tensors);
+        if (!found || (!passed_over_.contains(found->step()) && (apart_counts_ || !is_apart(*found)))) return found;
         step_last = found->step() - 1;
       }
     } catch (const Error& error) {
@@ -98,15 +109,28 @@ class SearchedRun {
     return mine;
   }
 
-  std::vector<Found> found_by_all(const std::optional<snapshot::OpenSnapshot>& found) {
+  std::vector<Found> found_by_all(std::optional<snapshot::OpenSnapshot>& found) {
     Found mine = described(found);
     std::vector<Found> all(static_cast<size_t>(world_.size()));
     world_.everyone()
         .all_gather({all.data(), kFoundNumbers * world_.size(), comm::Dtype::i64}, {&mine, kFoundNumbers, comm::Dtype::i64},
                     {comm::Purpose::control, "snapshots"})
         .wait_host();
+    lend(found, all);
     check_groups(all);
     return all;
+  }
+
+  // Ranks that find nothing where the first of their group has a snapshot do not see its folder.
+  void lend(std::optional<snapshot::OpenSnapshot>& found, std::vector<Found>& all) {
+    bool lends = false;
+    for (Found& one : all) {
+      const Found& first = all[static_cast<size_t>(one.group)];
+      if (one.step >= 0 || one.damaged || first.step < 0) continue;
+      lends = lends || one.group == group_.ranks().front();
+      one = first;
+    }
+    if (lends) lend_snapshot(group_, found);
   }
 
   // Machines that do not share a file system may see different files.
@@ -146,6 +170,21 @@ class SearchedRun {
     }
   }
 
+  // Before it is copied: whether all bytes of what the source has are good. Collective.
+  bool is_whole(const std::optional<snapshot::OpenSnapshot>& mine, int source) {
+    int64_t whole = 1;
+    if (world_.rank() == source) try {
+        snapshot::open(mine->path());
+      } catch (const Error& error) {
+        if (error.kind() != Error::Kind::corrupt_file) throw;
+        world_.log().warn("snapshot of step {} is damaged, passed over: {}", mine->step(), error.what());
+        damage_ = std::current_exception();
+        whole = 0;
+      }
+    world_.everyone().broadcast({&whole, 1, comm::Dtype::i64}, source, {comm::Purpose::control, "snapshots"}).wait_host();
+    return whole != 0;
+  }
+
   snapshot::OpenSnapshot transfer(const std::optional<snapshot::OpenSnapshot>& mine, const std::vector<Found>& all, int source) {
     const Found& best = all[static_cast<size_t>(source)];
     SnapshotTransfer plan{.source = source, .step = best.step, .state_checksum = static_cast<uint64_t>(best.state)};
@@ -157,17 +196,18 @@ class SearchedRun {
   }
 
   comm::World& world_;
-  const comm::Group& group_;
+  comm::Group& group_;
   const std::string& run_dir_;
   const SnapshotSearch& search_;
   const bool islands_;
+  std::set<int64_t> passed_over_;
   bool apart_counts_ = false;
   std::exception_ptr damage_;  // why this rank has no good snapshot, though it has some
 };
 
 }  // namespace
 
-std::optional<snapshot::OpenSnapshot> find_snapshot(comm::World& world, const comm::Group& step_group, const std::string& run_dir,
+std::optional<snapshot::OpenSnapshot> find_snapshot(comm::World& world, comm::Group& step_group, const std::string& run_dir,
                                                     const SnapshotSearch& search) {
   std::optional<snapshot::OpenSnapshot> found = SearchedRun(world, step_group, run_dir, search).find();
   if (!found && world.rank() == 0) world.log().info("nothing to resume in {}: starting at step 1", run_dir);

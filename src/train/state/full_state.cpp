@@ -78,7 +78,7 @@ std::vector<StateTensor> optimizer_state(Job& job) {
   std::map<std::string, size_t> places;
   for (size_t i = 0; i < job.engine.model->parameters().size(); ++i) places[job.engine.model->parameters()[i].name] = i;
   const bool trivial = job.assembly->trivial();  // then nothing is gathered
-  const std::map<std::string, bool> by_element = trivial ? std::map<std::string, bool>() : state_by_element(job);
+  const std::map<std::string, bool> by_element = state_by_element(job);
   std::map<size_t, mesh::Interval> elements;
   for (const parallel::ParameterSlice& piece : job.engine.store->pieces()) elements[piece.parameter] = piece.elements;
   for (const mesh::NamedTensor& one : trivial ? own : state_over_whole(job)) {
@@ -87,7 +87,7 @@ std::vector<StateTensor> optimizer_state(Job& job) {
     all.push_back({.name = one.name,
                    .shape = one.tensor.sizes().vec(),
                    .parameter = found->second,
-                   .by_element = trivial || by_element.at(one.name),
+                   .by_element = by_element.at(one.name),
                    .dtype = one.tensor.scalar_type()});
   }
   std::map<std::string, at::Tensor> mine;
@@ -152,29 +152,6 @@ mesh::NamedTensors gather_whole(const Job& job, const std::vector<StateTensor>& 
     if (tensor.defined()) whole.push_back({one.name, one.by_element ? tensor.view(one.shape) : tensor});
   }
   return whole;
-}
-
-std::vector<mesh::NamedTensors> gather_ranks(const Job& job, const mesh::NamedTensors& mine) {
-  comm::Group& step_group = *job.engine.step_group;
-  std::vector<mesh::NamedTensors> ranks(mine.empty() || step_group.rank() != 0 ? 0 : static_cast<size_t>(step_group.size()));
-  for (const mesh::NamedTensor& one : mine) {
-    int64_t count = one.tensor.numel();
-    std::vector<int64_t> counts(static_cast<size_t>(step_group.size()));
-    step_group
-        .all_gather({counts.data(), static_cast<int64_t>(counts.size()), comm::Dtype::i64}, {&count, 1, comm::Dtype::i64},
-                    {comm::Purpose::control, "sizes of " + one.name})
-        .wait_host();
-    const at::Tensor all = step_group.rank() == 0
-                               ? at::empty({std::accumulate(counts.begin(), counts.end(), int64_t{0})}, one.tensor.options())
-                               : at::Tensor();
-    step_group.gather(all, one.tensor, 0, {comm::Purpose::state, one.name}, counts).wait_host();
-    int64_t next = 0;
-    for (size_t rank = 0; rank < ranks.size(); ++rank) {
-      ranks[rank].push_back({one.name, all.narrow(0, next, counts[rank])});
-      next += counts[rank];
-    }
-  }
-  return ranks;
 }
 
 void load(const Job& job, const snapshot::OpenSnapshot& from, const std::string& section, const std::vector<StateTensor>& into) {

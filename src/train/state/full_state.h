@@ -39,10 +39,6 @@ std::vector<StateTensor> sync_state(Job& job, int64_t step);
 // Gathers full tensors on the first rank of the step group; other ranks get none. Collective. Without sharding no copy is made.
 mesh::NamedTensors gather_whole(const Job& job, const std::vector<StateTensor>& state);
 
-// Gathers the state that differs by rank on the first rank of the step group, by rank; other ranks get none. All ranks must pass the same
-// names and dtypes, and flat tensors. Collective.
-std::vector<mesh::NamedTensors> gather_ranks(const Job& job, const mesh::NamedTensors& mine);
-
 // Copies this rank's slice of each tensor from a section of the snapshot. Refuses a section that holds other tensors.
 void load(const Job& job, const snapshot::OpenSnapshot& from, const std::string& section, const std::vector<StateTensor>& into);
 

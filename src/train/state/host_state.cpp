@@ -19,11 +19,6 @@ namespace {
 constexpr int64_t kPinnedBytesLeast = int64_t{1} << 28;
 constexpr int64_t kAlignment = 64;  // bytes; more than any dtype needs
 
-// Whether nothing else holds this host tensor or its memory. Memory that the tensor does not own cannot be resized.
-bool held_here_alone(const at::Tensor& tensor) {
-  return tensor.is_cpu() && tensor.use_count() == 1 && tensor.storage().use_count() == 1 && tensor.storage().resizable();
-}
-
 }  // namespace
 
 at::Tensor HostState::room_like(const at::Tensor& tensor) {
@@ -48,13 +43,27 @@ void HostState::clear() {
     for (Slab& slab : *slabs) slab.used = 0;
 }
 
-void HostState::make_room(const snapshot::Contents& contents) {
-  for (const auto& [section, tensors] : contents.tensors)
-    for (const mesh::NamedTensor& one : tensors)
-      if (!held_here_alone(one.tensor)) room_like(one.tensor);
+namespace {
+
+// Every tensor of a rank's snapshot.
+std::vector<at::Tensor*> tensors_of(RankSnapshot& saved) {
+  std::vector<at::Tensor*> all;
+  for (auto& [section, shared] : saved.part.shared)
+    for (snapshot::SharedSection::Part& part : shared.parts) all.push_back(&part.data);
+  for (snapshot::OwnPiece& piece : saved.part.own) all.push_back(&piece.data);
+  if (saved.rest)
+    for (auto& [section, tensors] : saved.rest->tensors)
+      for (mesh::NamedTensor& one : tensors) all.push_back(&one.tensor);
+  return all;
 }
 
-snapshot::Contents HostState::take(snapshot::Contents contents) {
+}  // namespace
+
+void HostState::make_room(RankSnapshot saved) {
+  for (const at::Tensor* tensor : tensors_of(saved)) room_like(*tensor);
+}
+
+void HostState::take(RankSnapshot& saved) {
   const at::NoGradGuard no_gradient;
   clear();
   std::optional<c10::Stream> beside;
@@ -66,15 +75,12 @@ snapshot::Contents HostState::take(snapshot::Contents contents) {
   }
   const c10::OptionalStreamGuard copying(beside);
   std::vector<at::Tensor> copied;  // keeps the originals until the copies are complete
-  for (auto& [section, tensors] : contents.tensors)
-    for (mesh::NamedTensor& one : tensors) {
-      if (held_here_alone(one.tensor)) continue;
-      const at::Tensor copy = room_like(one.tensor);
-      copy.copy_(one.tensor, /*non_blocking=*/true);
-      copied.push_back(std::exchange(one.tensor, copy));
-    }
+  for (at::Tensor* tensor : tensors_of(saved)) {
+    const at::Tensor copy = room_like(*tensor);
+    copy.copy_(*tensor, /*non_blocking=*/true);
+    copied.push_back(std::exchange(*tensor, copy));
+  }
   if (beside) beside->synchronize();
-  return contents;
 }
 
 }  // namespace cairn::train

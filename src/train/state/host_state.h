@@ -5,22 +5,22 @@
 #include <ATen/core/Tensor.h>
 
 #include "base/memory_tags.h"
-#include "snapshot/snapshot.h"
+#include "train/state/restore.h"
 
 namespace cairn::train {
 
-// A copy of a snapshot's contents in host memory, so that a thread can write it while training changes the originals. The memory is reused
-// for the next snapshot. Copies of GPU tensors use pinned memory.
+// A copy of a rank's part of a snapshot in host memory, so that a thread can write it while training changes the originals. The memory is
+// reused for the next snapshot. Copies of GPU tensors use pinned memory.
 class HostState {
  public:
   HostState(const at::Device& device, base::MemoryTags& memory) : device_(device), memory_(memory) {}  // the tags must outlive this
 
-  // Allocates memory for these contents. Then the first copy does not wait for it, and a machine that cannot pin that much memory fails at
-  // the start of the run.
-  void make_room(const snapshot::Contents& contents);
-  // Copies the contents. The result is valid until the next call. GPU tensors are copied on a side stream, and waited for once at the end.
-  // Host tensors that only `contents` holds were gathered for this snapshot and are passed on without a copy.
-  snapshot::Contents take(snapshot::Contents contents);
+  // Allocates memory for this. Then the first copy does not wait for it, and a machine that cannot pin that much memory fails at the start
+  // of the run.
+  void make_room(RankSnapshot saved);
+  // Replaces the tensors by copies, which are valid until the next call. GPU tensors are copied on a side stream, and waited for once at
+  // the end.
+  void take(RankSnapshot& saved);
 
  private:
   struct Slab {

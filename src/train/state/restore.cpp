@@ -1,10 +1,13 @@
 // Collecting and restoring snapshots.
 #include "train/state/restore.h"
 
+#include <chrono>
 #include <vector>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "base/version.h"
 #include "comm/group.h"
 #include "model/classifier/batch_norm.h"
@@ -14,6 +17,7 @@
 #include "train/report/run_json.h"
 #include "train/state/finite.h"
 #include "train/state/full_state.h"
+#include "train/state/part_load.h"
 
 namespace cairn::train {
 
@@ -27,27 +31,39 @@ int64_t next_sample(const Job& job) {
 // The section of the state that only this rank has (Step::rank_state).
 std::string step_section(size_t rank) { return fmt::format("step.rank-{}", rank); }
 
-}  // namespace
+// A list of state tensors, and where it goes.
+struct SavedSection {
+  std::string name;
+  bool shared = false;  // one file that all ranks write; else pieces in the ranks' own files
+  std::vector<StateTensor> tensors;
+};
 
-std::optional<snapshot::Contents> collect(Job& job) {
-  snapshot::Contents contents{.step = job.progress.steps_done, .tensors = {}, .texts = {}, .version = base::version()};
-  const Split parameters = split_adapters(gather_whole(job, model_state(job)));
-  contents.tensors["optimizer"] = gather_whole(job, optimizer_state(job));
-  mesh::NamedTensors live = gather_whole(job, live_state(job)), kept = gather_whole(job, sync_state(job, job.progress.steps_done));
-  const std::vector<mesh::NamedTensors> by_rank = gather_ranks(job, job.step->rank_state());
-  if (job.engine.step_group->rank() != 0) return std::nullopt;
-  if (mesh::NamedTensors state = job.step->state(); !state.empty()) contents.tensors["step"] = std::move(state);
-  for (size_t rank = 0; rank < by_rank.size(); ++rank) contents.tensors[step_section(rank)] = by_rank[rank];
-  if (!live.empty()) contents.tensors["live"] = std::move(live);
-  if (!kept.empty()) contents.tensors["sync_elements"] = std::move(kept);
-  contents.tensors["model"] = parameters.own;
-  if (mesh::NamedTensors state = job.engine.sync->state(); !state.empty()) contents.tensors["sync"] = std::move(state);
-  if (mesh::NamedTensors state = job.sampler->state(); !state.empty()) contents.tensors["sampler"] = std::move(state);
-  if (mesh::NamedTensors running = model::running_buffers(job.engine.buffers); !running.empty())
-    contents.tensors["buffers"] = std::move(running);
-  contents.texts = job.carried;
-  if (!parameters.adapters.empty()) contents.tensors["adapter"] = parameters.adapters;
-  if (mesh::NamedTensors state = job.bad_steps->state(); !state.empty()) contents.tensors["bad_steps"] = std::move(state);
+std::vector<SavedSection> saved_sections(Job& job) {
+  std::vector<SavedSection> sections{{"model", true, {}}, {"adapter", true, {}}};
+  for (StateTensor& one : model_state(job)) sections[is_adapter(one.name) ? 1 : 0].tensors.push_back(std::move(one));
+  sections.push_back({"optimizer", false, optimizer_state(job)});
+  sections.push_back({"live", false, live_state(job)});
+  sections.push_back({"sync_elements", false, sync_state(job, job.progress.steps_done)});
+  std::erase_if(sections, [](const SavedSection& one) { return one.tensors.empty() && one.name != "model" && one.name != "optimizer"; });
+  return sections;
+}
+
+// The elements of a tensor that this rank writes. `mine` begins at `held.begin` of the local tensor.
+at::Tensor elements_of(const StateTensor& tensor, const mesh::Fragment& share) {
+  const int64_t begin = tensor.by_element ? tensor.elements.begin : 0;
+  return tensor.mine.detach().contiguous().view({-1}).narrow(0, share.elements.begin - begin, share.elements.length());
+}
+
+snapshot::Contents rest_of(Job& job) {
+  snapshot::Contents contents{.step = job.progress.steps_done, .tensors = {}, .texts = job.carried, .version = base::version()};
+  const auto add = [&](const char* section, mesh::NamedTensors tensors) {
+    if (!tensors.empty()) contents.tensors[section] = std::move(tensors);
+  };
+  add("step", job.step->state());
+  add("sync", job.engine.sync->state());
+  add("sampler", job.sampler->state());
+  add("buffers", model::running_buffers(job.engine.buffers));
+  add("bad_steps", job.bad_steps->state());
   if (std::string config = job.engine.model->config_json(); !config.empty()) contents.texts["config.json"] = std::move(config);
   if (job.data.tokenizer && !job.carried.contains("tokenizer.json")) contents.texts["tokenizer.json"] = job.data.tokenizer->json();
   contents.texts["training/recipe.toml"] = job.config.recipe_toml;
@@ -67,25 +83,104 @@ std::optional<snapshot::Contents> collect(Job& job) {
   return contents;
 }
 
+}  // namespace
+
+RankSnapshot collect_of(Job& job, int rank) {
+  const bool here = rank == job.engine.step_group->rank();
+  RankSnapshot saved;
+  saved.part.rank = rank;
+  saved.part.writes_headers = rank == 0;
+  const std::vector<SavedSection> sections = saved_sections(job);
+  std::vector<parallel::StateMap::Tensor> tensors;
+  for (const SavedSection& section : sections)
+    for (const StateTensor& one : section.tensors) {
+      const auto element = static_cast<int64_t>(c10::elementSize(one.dtype));
+      tensors.push_back({one.parameter, one.by_element, element, one.shape});
+      saved.bytes += c10::multiply_integers(one.shape) * element;
+    }
+  const std::vector<std::vector<parallel::StateMap::Holding>> shares = job.state_map->divide(tensors);
+  size_t next = 0;
+  for (const SavedSection& section : sections) {
+    snapshot::SharedSection* const shared = section.shared ? &saved.part.shared[section.name] : nullptr;
+    for (size_t i = 0; i < section.tensors.size(); ++i, ++next) {
+      const StateTensor& one = section.tensors[i];
+      if (shared) shared->tensors.push_back({.name = one.name, .dtype = snapshot::dtype_of(one.dtype), .shape = one.shape});
+      for (const parallel::StateMap::Holding& share : shares[next]) {
+        if (share.rank != rank) continue;
+        CAIRN_CHECK(!here || (one.mine.defined() && one.mine.scalar_type() == one.dtype), "{}: this rank has no such part of it", one.name);
+        at::Tensor data = here ? elements_of(one, share.fragment)
+                               : at::empty({share.fragment.elements.length()}, at::TensorOptions().dtype(one.dtype).device(at::kMeta));
+        if (shared)
+          shared->parts.push_back({i, share.fragment, std::move(data)});
+        else
+          saved.part.own.push_back({section.name, one.name, one.shape, share.fragment, std::move(data)});
+      }
+    }
+  }
+  const mesh::NamedTensors of_rank = job.step->rank_state();
+  if (!here && !of_rank.empty())
+    base::fail_input("train.method = {}: each rank has state of its own: all ranks must see the run directory",
+                     job.config.settings.train.method);
+  for (const mesh::NamedTensor& one : of_rank) {
+    const auto whole = [&] {
+      mesh::Fragment fragment;
+      for (const int64_t size : one.tensor.sizes()) fragment.local_shard.dims.push_back({{0, size}});
+      fragment.elements = {0, one.tensor.numel()};
+      return fragment;
+    };
+    saved.part.own.push_back({step_section(static_cast<size_t>(rank)), one.name, one.tensor.sizes().vec(), whole(),
+                              one.tensor.detach().contiguous().view({-1})});
+    saved.bytes += static_cast<int64_t>(one.tensor.nbytes()) * job.engine.step_group->size();
+  }
+  if (rank == 0 && here) saved.rest = rest_of(job);
+  return saved;
+}
+
+RankSnapshot collect(Job& job) { return collect_of(job, job.engine.step_group->rank()); }
+
 namespace {
+
+// Returns the damage. Adds to `books` what was loaded and read.
+std::string load_sections(Job& job, const snapshot::OpenSnapshot& found, std::vector<SectionToLoad> sections, LoadedTogether& books) {
+  std::erase_if(sections, [](const SectionToLoad& one) { return one.into.empty(); });
+  const auto model = found.manifest().files.find(snapshot::file_of_section("model"));
+  const bool in_memory = found.pieces().contains("model") || found.pieces().contains("adapter");
+  if (in_memory || (model != found.manifest().files.end() && !model->second.cells.empty())) {
+    LoadedTogether loaded = load_together(job, found, sections);
+    books.bytes += loaded.bytes;
+    books.read += loaded.read;
+    return std::move(loaded.damage);
+  }
+  for (const SectionToLoad& one : sections) load(job, found, one.section, one.into);  // one rank has written it
+  return {};
+}
+
+// State that this job has no place for is not dropped in silence.
+void check_nothing_left(const std::vector<SectionToLoad>& sections, const snapshot::OpenSnapshot& found, const Job& job) {
+  for (const SectionToLoad& one : sections)
+    if (one.into.empty() && found.has_section(one.section) && !found.entries(one.section).empty())
+      base::fail_input(
+          "{}: it has state of the section {}, which this recipe has no use for (optim.kind = {}): resume with the recipe "
+          "that it was saved with, or start a new run from its model (model.from)",
+          found.path(), one.section, job.config.settings.optim.kind);
+}
 
 // Restores the state of the sync rules, and this replica's own values if they differ from the global model. A snapshot of a run with
 // another rule has no such state: replicas then start from its model.
-void restore_sync(Job& job, base::Log& log, const snapshot::OpenSnapshot& found) {
+std::string restore_sync(Job& job, base::Log& log, const snapshot::OpenSnapshot& found, LoadedTogether& books) {
   sync::Sync& sync = *job.engine.sync;
   const std::vector<at::Tensor> global = sync.global_parameters();
   const mesh::NamedTensors state = sync.state();
   const std::vector<StateTensor> elements = sync_state(job, found.step());
-  if (global.empty() && state.empty() && elements.empty()) return;
+  if (global.empty() && state.empty() && elements.empty()) return {};
   for (size_t i = 0; i < global.size(); ++i)
     job.engine.trained.values[i].tensor.copy_(global[i].view(job.engine.trained.values[i].tensor.sizes()));
   if ((!global.empty() && !found.has_section("live")) || (!state.empty() && !found.has_section("sync"))) {
     log.warn("{}: no state of sync.island.kind = {}: islands start from its model", found.path(), job.config.settings.island.kind);
-    return;
+    return {};
   }
-  if (!global.empty()) load(job, found, "live", live_state(job));
-  if (!elements.empty()) load(job, found, "sync_elements", elements);
   if (!state.empty()) found.load_into("sync", state);
+  return load_sections(job, found, {{"live", live_state(job)}, {"sync_elements", elements}}, books);
 }
 
 // Restores the state of the step. A snapshot of a run with another method has no such state: the step starts from its model.
@@ -106,7 +201,7 @@ void restore_step(Job& job, base::Log& log, const snapshot::OpenSnapshot& found)
 
 }  // namespace
 
-void restore(Job& job, base::Log& log, const snapshot::OpenSnapshot& found, const std::string& run_dir) {
+std::string restore(Job& job, base::Log& log, const snapshot::OpenSnapshot& found, const std::string& run_dir) {
   const RunState state = parse_run_state(found.text("training/state.json"), found.path() + "/training/state.json");
   if (state.step != found.step())
     base::fail_corrupt(found.path() + "/training/state.json", fmt::format("step {}, the snapshot is of step {}", state.step, found.step()));
@@ -121,13 +216,14 @@ void restore(Job& job, base::Log& log, const snapshot::OpenSnapshot& found, cons
         "{}: its reference model is not the one that this recipe starts from: {} must have the weights that the run began with, and "
         "data.kind, model.lora and model.train must be unchanged",
         run_dir, job.config.settings.model.from.empty() ? "the model" : job.config.settings.model.from);
-  std::vector<StateTensor> own, adapters;
-  for (StateTensor& one : model_state(job)) (is_adapter(one.name) ? adapters : own).push_back(std::move(one));
-  load(job, found, "model", own);
-  if (!adapters.empty()) load(job, found, "adapter", adapters);
-  load(job, found, "optimizer", optimizer_state(job));
+  std::vector<SectionToLoad> sections{{"model", {}}, {"adapter", {}}, {"optimizer", optimizer_state(job)}};
+  for (StateTensor& one : model_state(job)) sections[is_adapter(one.name) ? 1 : 0].into.push_back(std::move(one));
+  check_nothing_left(sections, found, job);
+  LoadedTogether books;
+  const std::chrono::nanoseconds began = job.instruments.wall->now();
+  if (std::string damage = load_sections(job, found, std::move(sections), books); !damage.empty()) return damage;
   if (const mesh::NamedTensors running = model::running_buffers(job.engine.buffers); !running.empty()) found.load_into("buffers", running);
-  restore_sync(job, log, found);
+  if (std::string damage = restore_sync(job, log, found, books); !damage.empty()) return damage;
   restore_step(job, log, found);
   if (const std::string name = first_not_finite(job.engine.trained.values); !name.empty())
     base::fail_corrupt(found.path(),
@@ -145,6 +241,10 @@ void restore(Job& job, base::Log& log, const snapshot::OpenSnapshot& found, cons
   job.progress.rollbacks = state.rollbacks;
   job.progress.batches_passed = state.batches_passed;
   log.info("resumed {} at step {}: the next sample is number {}", run_dir, job.progress.steps_done, next_sample(job));
+  if (books.bytes > 0)
+    log.info("{} bytes of state for {}: {} bytes read by all of them together, {:.3f} s", books.bytes,
+             base::plural(job.engine.step_group->size(), "rank"), books.read, base::seconds(job.instruments.wall->now() - began));
+  return {};
 }
 
 }  // namespace cairn::train

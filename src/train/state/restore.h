@@ -2,6 +2,7 @@
 #include <optional>
 #include <string>
 
+#include "snapshot/rank_part.h"
 #include "snapshot/snapshot.h"
 
 namespace cairn::base {
@@ -12,11 +13,19 @@ namespace cairn::train {
 
 struct Job;
 
-// The contents of a snapshot of the job: parameters, optimizer and sync state by name, the progress of the run, and the files that other
-// programs need to open the model. Collective; only the first rank of each step group gets a result. Tensors may be the live ones.
-std::optional<snapshot::Contents> collect(Job& job);
+// A snapshot of the job, as one rank writes it: parameters, optimizer and sync state by name. Nothing is sent between ranks: all of them
+// compute who writes what (parallel/state/state_map.h). Tensors are the live ones.
+struct RankSnapshot {
+  snapshot::RankPart part;
+  std::optional<snapshot::Contents> rest;  // on the first rank of the step group: small state, progress, what other programs need
+  int64_t bytes = 0;                       // that all ranks write together, about
+};
+RankSnapshot collect(Job& job);
+// What another rank of the step group writes, without its values: tensors of no device. Refuses steps that keep state on each rank.
+RankSnapshot collect_of(Job& job, int rank);
 
-// Loads a snapshot into the job. Refuses one of another seed, subset or reference model.
-void restore(Job& job, base::Log& log, const snapshot::OpenSnapshot& found, const std::string& run_dir);
+// Loads a snapshot into the job. Refuses one of another seed, subset or reference model. Returns which bytes of it are damaged, the same on
+// all ranks of the step group; then the job must load another one. Empty: it is loaded. Collective.
+std::string restore(Job& job, base::Log& log, const snapshot::OpenSnapshot& found, const std::string& run_dir);
 
 }  // namespace cairn::train

@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "kernels/aten.h"
+#include "mesh/write_barrier.h"
 #include "model/classifier/batch_norm.h"
 #include "train/build.h"
 
@@ -37,6 +38,7 @@ void Rewind::keep(Job& job) {
 }
 
 void Rewind::back(Job& job, int64_t bad_step) const {
+  mesh::before_writing_all(job.engine.trained.barrier);
   const std::vector<at::Tensor> into = changing(job);
   CAIRN_CHECK(!tensors_.empty() && into.size() == tensors_.size(), "{} tensors where {} were kept", into.size(), tensors_.size());
   for (size_t i = 0; i < into.size(); ++i) into[i].copy_(tensors_[i]);

@@ -94,6 +94,7 @@ StepMethod dpo_method() {
           .help = "pairs of answers, compared with a frozen reference model",
           .needs = {.pairs = true,
                     .reference = true,
+                    .announces_writes = true,
                     .limits = {{Feature::fp8,
                                 "the reference model of a preference computes in bf16, and rounding to fp8 would count as a "
                                 "preference: leave it out"},

@@ -17,6 +17,7 @@
 #include "base/trace.h"
 #include "comm/group.h"
 #include "kernels/aten.h"
+#include "mesh/write_barrier.h"
 #include "model/classifier/batch_norm.h"
 #include "optim/clip.h"
 #include "train/accumulate_gradients.h"
@@ -92,6 +93,7 @@ class GradientStep final : public Step {
     passes_replayed_ = graphs_ && graphs_->should_replay(all.passes);
     if (passes_replayed_ && !input.approve && !engine.before_update) numbers = engine.optimizer->step_scalars(facts_of(input));
     update_replayed_ = numbers.defined();
+    if (update_replayed_) mesh::before_writing_all(engine.trained.barrier);  // the graph updates all pieces
     std::vector<int64_t> held;  // announced only once the second run has been compared with the first
     const auto ready = [&](int64_t piece) { expected ? held.push_back(piece) : engine.sync->gradient_ready(piece); };
     std::vector<at::Tensor> found =
@@ -154,7 +156,9 @@ std::unique_ptr<Step> make_gradient(const StepContext& context) {
 
 }  // namespace
 
-StepMethod gradient_method() { return {.name = "gradient", .help = "backward and an optimizer", .needs = {}, .make = make_gradient}; }
+StepMethod gradient_method() {
+  return {.name = "gradient", .help = "backward and an optimizer", .needs = {.announces_writes = true}, .make = make_gradient};
+}
 
 Execution in_turn(Passes passes) {
   return [passes = std::move(passes)](std::span<const parallel::Pass> micro_batches) {

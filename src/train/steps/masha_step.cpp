@@ -21,6 +21,7 @@
 #include "comm/world.h"
 #include "data/batch_split.h"
 #include "kernels/aten.h"
+#include "mesh/write_barrier.h"
 #include "model/model.h"
 #include "model/needs.h"
 #include "optim/options.h"
@@ -79,7 +80,10 @@ class ModelProblem final : public sync::VariationalProblem {
 
   // Copies the point into the model's parameters (put), or the parameters into the point (take).
   void put(const at::Tensor& point) const {
-    each([&](const at::Tensor& kept, int64_t at) { kept.copy_(point.narrow(0, at, kept.numel()).view(kept.sizes())); });
+    each([&](const at::Tensor& kept, int64_t at) {
+      mesh::before_write(engine_.trained.barrier, kept);
+      kept.copy_(point.narrow(0, at, kept.numel()).view(kept.sizes()));
+    });
     engine_.store->updated();
   }
   void take(const at::Tensor& point) const {
@@ -152,7 +156,7 @@ class MashaStep final : public Step {
   MashaStep(Engine& engine, const MashaParts& parts)
       : plain_(make_step(in_turn(parallel::execute))),
         problem_(engine, parts),
-        masha_(parts.options, setting(parts), at::zeros({problem_.elements()})) {}
+        masha_(parts.options, setting(engine, parts), at::zeros({problem_.elements()})) {}
 
   model::Losses evaluate(Engine& engine, const mesh::Batch& batch) const override { return plain_->evaluate(engine, batch); }
 
@@ -195,8 +199,8 @@ class MashaStep final : public Step {
   }
 
  private:
-  sync::Masha::Setting setting(const MashaParts& parts) {
-    sync::Masha::Setting setting{problem_, parts.devices, base::Random(parts.seed), {}, /*later=*/true};
+  sync::Masha::Setting setting(const Engine& engine, const MashaParts& parts) {
+    sync::Masha::Setting setting{problem_, parts.devices, base::Random(parts.seed), {}, /*later=*/true, engine.trained.barrier};
     if (parts.perturbed_length > 0)
       setting.prox = [from = problem_.weights(), radius = parts.radius](const at::Tensor& x, double) {
         x.slice(0, from).clamp_(-radius, radius);
@@ -274,6 +278,7 @@ StepMethod masha_method(const char* name, const char* help, std::unique_ptr<Step
           .help = help,
           .needs = {.optimizer = false,
                     .gpu = false,
+                    .announces_writes = true,
                     .limits = own_passes_limits(
                         {{Feature::zero, "every rank keeps the whole reference and its residual: leave it out"},
                          {Feature::tp, kOneRank},

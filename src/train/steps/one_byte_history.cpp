@@ -12,6 +12,7 @@
 #include "comm/group.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
+#include "mesh/write_barrier.h"
 #include "model/model.h"
 #include "sync/one_byte/bytes_on_all_ranks.h"
 #include "train/job.h"
@@ -143,6 +144,7 @@ std::string OneByteHistory::rebuild() {
   const std::vector<uint64_t> before = parts_.replica.tensor_hashes();
   const int64_t rounds_before = rounds();
   parts_.job.engine.store->wait_for_gathers();
+  mesh::before_writing_all(parts_.job.engine.trained.barrier);
   parts_.load_start_weights();
   apply(records);
   rounds_.fill_(std::max(rounds_before, rounds()));

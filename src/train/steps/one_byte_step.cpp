@@ -149,6 +149,7 @@ class OneByteStep final : public Step {
     }
     for (const parallel::ParameterSlice& piece : engine.store->pieces())
       model.pieces[piece.parameter] = {piece.value, piece.elements.begin};
+    model.barrier = engine.trained.barrier;
     return model;
   }
 
@@ -369,6 +370,7 @@ StepMethod one_byte_method() {
       .help = "forward passes alone, a byte per slope: train.one_byte",
       .needs = {.gradients = false,
                 .messages = true,
+                .announces_writes = true,
                 .limits = own_passes_limits(
                     {{Feature::cp, kOnePass},
                      {Feature::pp, kOnePass},

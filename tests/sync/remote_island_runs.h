@@ -35,6 +35,10 @@ struct IslandRun {
   std::function<void(comm::Bridge&, Sync&, int64_t step)> after = {};
   std::function<void(int partner)> met = {};  // after a round of a rule that has partners
   std::function<bool()> stopping = {};
+  // Steps take no time here, and to join takes a while on a busy machine. After `slow_from` each step takes 20 ms until a round has had
+  // `slow_until` islands.
+  int64_t slow_from = 0;
+  int slow_until = 0;
   std::optional<comm::LinkModel> links = {};
   std::shared_ptr<IslandRun> again = {};  // its next incarnation, after this one
 };
@@ -59,7 +63,10 @@ inline IslandResult run_island(const IslandRun& island_run) {
     comm::Bridge bridge(options);
     if (island_run.ready) island_run.ready(bridge);
     const RemoteIslands remote_islands{
-        .make_link = [&] { return remote_link(bridge, world); }, .count = island_run.islands, .founders = island_run.founders};
+        .make_link = [&] { return remote_link(bridge, world); },
+        .founders_limit = std::chrono::minutes(1),  // an island that finds nobody fails its test, and does not hold it up
+        .count = island_run.islands,
+        .founders = island_run.founders};
     ToyModel model;
     const std::unique_ptr<Sync> rule = make_sync(island_run.options, {.replica_group = world.alone(),
                                                                       .model_group = world.alone(),
@@ -81,6 +88,7 @@ inline IslandResult run_island(const IslandRun& island_run) {
         end.partners[step] = static_cast<int>(value);
         if (island_run.met) island_run.met(static_cast<int>(value));
       }
+      if (step > island_run.slow_from && end.included < island_run.slow_until) bridge.wait(std::chrono::milliseconds(20));
       if (island_run.after) island_run.after(bridge, *rule, step);
     }
     if (island_run.finish) {

@@ -69,7 +69,7 @@ TEST(RemoteIslands, ANewcomerCatchesUpAndTakesPart) {
     std::atomic<bool> at_work = false;
     std::vector<IslandRun> island_runs;
     for (int i = 0; i < 2; ++i) {
-      island_runs.push_back({.island = i, .islands = 3, .options = options, .steps = kSteps});
+      island_runs.push_back({.island = i, .islands = 3, .options = options, .steps = kSteps, .slow_from = 60, .slow_until = 3});
       island_runs.back().after = [&](comm::Bridge& bridge, Sync&, int64_t step) {
         if (step != 60) return;
         at_work = true;
@@ -106,6 +106,10 @@ TEST(RemoteIslands, OneFailsAtAnyMomentAndComesAgain) {
     }
     island_runs[2].again = std::make_shared<IslandRun>(island_runs[2]);
     island_runs[2].again->after = {};
+    for (const size_t i : {0U, 1U}) {
+      island_runs[i].slow_from = 100;
+      island_runs[i].slow_until = 3;
+    }
     island_runs[2].again->ready = [&](comm::Bridge&) { here_again = true; };
     island_runs[2].after = [fails_at](comm::Bridge&, Sync&, int64_t step) {
       if (step == fails_at) throw Killed();

@@ -3,7 +3,8 @@
 # The commands of ./cairn for those who change Cairn: test, slowest, format, tidy. Uses its root, preset, build, say, stop, since.
 
 # ./cairn test: each room's binary is one CTest test (a process with libtorch takes 0.4 s to start, so not one per case); cases
-# are counted from their output. Base and comm run once more under the address and undefined-behaviour sanitizers.
+# are counted from their output. Base and comm run once more under the address and undefined-behaviour sanitizers. A binary that
+# fails runs once more, alone: many tests keep deadlines, and a busy machine misses some. The first failure is still reported.
 run_test() {
   local filter='' started=$EPOCHREALTIME logs=() failed=0
   local arguments=()
@@ -48,10 +49,16 @@ test_in() {
   rm -f "$log"
   say test "build/$1"
   ctest --test-dir "$folder" -j "$jobs" --no-tests=error "${chosen[@]}" "${arguments[@]}" >&2 || status=$?
-  unset GTEST_FILTER
   if [[ ! -f $log ]]; then stop "ctest ran nothing in build/$1 (exit $status)"; fi
   cp "$log" "$folder/tests.log"
   logs+=("$folder/tests.log")
+  if ((status != 0)); then
+    say test "build/$1: what failed runs again, one binary at a time"
+    ctest --test-dir "$folder" -j 1 --rerun-failed "${arguments[@]}" >&2 || true
+    cp "$log" "$folder/tests-again.log"
+    logs+=("$folder/tests-again.log")
+  fi
+  unset GTEST_FILTER
 }
 
 # Sets cases_selected (a GoogleTest filter) and rooms_selected (a|b) to the cases whose room/Suite.Case matches filter.

@@ -55,6 +55,17 @@ std::vector<std::pair<Interval, Interval>> logical_parts(const std::vector<Inter
 
 }  // namespace
 
+Fragment whole_tensor(const std::vector<int64_t>& shape) {
+  Fragment fragment;
+  int64_t elements = 1;
+  for (const int64_t size : shape) {
+    fragment.local_shard.dims.push_back({{0, size}});
+    elements *= size;
+  }
+  fragment.elements = {0, elements};
+  return fragment;
+}
+
 std::vector<FragmentBox> boxes_of(const Fragment& fragment) {
   const std::vector<int64_t> shape = fragment.local_shard.local_shape(), strides = row_major_strides(shape);
   std::vector<Box> local;

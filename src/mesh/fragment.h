@@ -15,6 +15,9 @@ struct Fragment {
   bool operator==(const Fragment&) const = default;
 };
 
+// All elements of a tensor of this shape.
+Fragment whole_tensor(const std::vector<int64_t>& shape);
+
 // A logical box inside a fragment. Index (i, j, ...) within the box is element start + i * strides[0] + j * strides[1] + ... of the
 // fragment.
 struct FragmentBox {

@@ -13,17 +13,6 @@ namespace {
 
 constexpr int64_t kCutBytes = 1 << 20;  // less than this is written by one rank
 
-mesh::Fragment whole_tensor(const std::vector<int64_t>& shape) {
-  mesh::Fragment fragment;
-  int64_t elements = 1;
-  for (const int64_t size : shape) {
-    fragment.local_shard.dims.push_back({{0, size}});
-    elements *= size;
-  }
-  fragment.elements = {0, elements};
-  return fragment;
-}
-
 }  // namespace
 
 StateMap::StateMap(const Parts& parts) : ranks_(parts.ranks.size()), holdings_(parts.model.parameters().size()) {
@@ -61,7 +50,7 @@ std::vector<std::vector<StateMap::Holding>> StateMap::divide(const std::vector<T
     for (const bool first : {true, false})
       for (const Holding& holding : holdings_[tensor.parameter]) {
         if (holding.first_copy != first) continue;
-        const mesh::Fragment fragment = tensor.by_element ? holding.fragment : whole_tensor(tensor.shape);
+        const mesh::Fragment fragment = tensor.by_element ? holding.fragment : mesh::whole_tensor(tensor.shape);
         auto found = std::find_if(groups.begin(), groups.end(), [&](const auto& group) { return group.first == fragment; });
         if (found == groups.end() && first) found = groups.insert(groups.end(), {fragment, {}});
         if (found != groups.end()) found->second.push_back(holding.rank);
@@ -78,7 +67,8 @@ std::vector<std::vector<StateMap::Holding>> StateMap::divide(const std::vector<T
         load[static_cast<size_t>(rank)] += share.length() * tensor.element_bytes;
       }
     }
-    if (groups.empty()) result[i].push_back({0, whole_tensor(tensor.shape)});  // without elements: no rank holds it, but it has a name
+    if (groups.empty())
+      result[i].push_back({0, mesh::whole_tensor(tensor.shape)});  // without elements: no rank holds it, but it has a name
   }
   return result;
 }

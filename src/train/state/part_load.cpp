@@ -62,17 +62,6 @@ struct Part {
   int64_t from_byte = 0;  // where the region's part begins in the unit
 };
 
-mesh::Fragment all_of(const std::vector<int64_t>& shape) {
-  mesh::Fragment fragment;
-  int64_t elements = 1;
-  for (const int64_t size : shape) {
-    fragment.local_shard.dims.push_back({{0, size}});
-    elements *= size;
-  }
-  fragment.elements = {0, elements};
-  return fragment;
-}
-
 mesh::FragmentBox packed(const mesh::Box& box) {
   std::vector<int64_t> extents;
   for (const mesh::Interval& dim : box.dims) extents.push_back(dim.length());
@@ -127,7 +116,7 @@ class SharedLoad {
     planned.element_bytes = static_cast<int64_t>(c10::elementSize(one.dtype));
     planned.kept.resize(static_cast<size_t>(group_.size()));
     for (const parallel::StateMap::Holding& holding : job_.state_map->holdings(one.parameter))
-      planned.kept[static_cast<size_t>(holding.rank)] = mesh::boxes_of(one.by_element ? holding.fragment : all_of(one.shape));
+      planned.kept[static_cast<size_t>(holding.rank)] = mesh::boxes_of(one.by_element ? holding.fragment : mesh::whole_tensor(one.shape));
     int64_t keeps = 0;
     for (const mesh::FragmentBox& box : planned.kept[static_cast<size_t>(group_.rank())]) keeps += box.box.elements();
     CAIRN_CHECK(keeps == (one.mine.defined() ? one.mine.numel() : 0), "{}: this rank keeps {} of its elements, not {}", one.name, keeps,
@@ -145,7 +134,7 @@ class SharedLoad {
       const snapshot::PiecedTensor& found = *named_.at({section, one.name});
       for (const snapshot::Piece& piece : found.pieces) add_region(piece.file, piece.name, tensor, piece.fragment);
     } else {
-      add_region(snapshot::file_of_section(section), one.name, tensor, all_of(one.shape));
+      add_region(snapshot::file_of_section(section), one.name, tensor, mesh::whole_tensor(one.shape));
     }
   }
 

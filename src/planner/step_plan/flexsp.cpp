@@ -12,12 +12,13 @@ namespace {
 
 using parallel::PlannedSequence;
 
-// Runs with at most `most` tokens each, filled in order. At least the longest sequence must fit.
-std::vector<size_t> runs_within(std::span<const PlannedSequence> sorted, int64_t most) {
+// Runs with at most `most` tokens each, filled in order, and at least `least` of them. The longest sequence must fit.
+std::vector<size_t> runs_within(std::span<const PlannedSequence> sorted, int64_t most, size_t least = 1) {
   std::vector<size_t> ends;
   int64_t tokens = 0;
   for (size_t k = 0; k < sorted.size(); ++k) {
-    if (k > 0 && tokens + sorted[k].length > most) ends.push_back(k), tokens = 0;
+    const bool one_each = sorted.size() - k + ends.size() + 1 <= least;  // what is left makes no more runs than are missing
+    if (k > 0 && (one_each || tokens + sorted[k].length > most)) ends.push_back(k), tokens = 0;
     tokens += sorted[k].length;
   }
   if (!sorted.empty()) ends.push_back(sorted.size());
@@ -70,7 +71,7 @@ std::vector<size_t> even_runs(std::span<const PlannedSequence> sorted, int64_t r
     else
       least = middle + 1;
   }
-  return runs_within(sorted, least);
+  return runs_within(sorted, least, static_cast<size_t>(runs));
 }
 
 FlexspPlan plan_flexsp(int64_t step, std::span<const PlannedSequence> sequences, const SequencePool& pool, const FlexspRules& rules) {
@@ -98,12 +99,9 @@ FlexspPlan plan_flexsp(int64_t step, std::span<const PlannedSequence> sequences,
   std::optional<FlexspPlan> best;
   double best_s = 0;
   int64_t tried = 0;
-  std::vector<size_t> before;
   // With a run for each sequence all fit, since the whole pool holds each of them.
   for (int64_t m = std::min(least, count); m <= count && (tried < rules.micro_batch_options || !best); ++m) {
     const std::vector<size_t> ends = even_runs(sorted, m);
-    if (ends == before) continue;
-    before = ends;
     std::optional<FlexspPlan> plan = plan_runs(step, sorted, ends, pool, groups);
     if (plan || tried > 0) ++tried;
     if (!plan) continue;

@@ -31,8 +31,8 @@ struct FlexspPlan {
 FlexspPlan plan_flexsp(int64_t step, std::span<const parallel::PlannedSequence> sequences, const SequencePool& pool,
                        const FlexspRules& rules = {});
 
-// Cuts sequences (the longest first) into at most `runs` consecutive runs with the smallest possible largest sum of tokens. Returns where
-// each run ends.
+// Cuts sequences (the longest first) into `runs` consecutive runs (fewer only if there are fewer sequences) with the smallest possible
+// largest sum of tokens. Returns where each run ends.
 std::vector<size_t> even_runs(std::span<const parallel::PlannedSequence> sorted, int64_t runs);
 
 }  // namespace cairn::planner

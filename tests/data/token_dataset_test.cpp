@@ -211,7 +211,7 @@ TEST(Packed, RefusesWhatCannotBeDivided) {
 
 TEST(Sequences, AreWholeDocumentsAsLongAsTheyAre) {
   // The document of one token has no target, and is left out.
-  const TokenDataset set = set_of(row_of({{{1, 2, 3}}, {{9}}, {{4, 5, 6, 7, 8}}, {{10, 11}, {1, 0}}, {{12, 13}}}), 2, 0, "sequences");
+  const TokenDataset set = set_of(row_of({{{1, 2, 3}}, {{9}}, {{4, 5, 6, 7, 8}}, {{10, 11}, {1, 0}}, {{12, 13}}}), 4, 0, "sequences");
   ASSERT_EQ(set.samples(), 3);  // the last token of the fourth is no target
   EXPECT_EQ(set.length_of(0), 2);
   EXPECT_EQ(set.length_of(1), 4);
@@ -225,10 +225,12 @@ TEST(Sequences, AreWholeDocumentsAsLongAsTheyAre) {
   EXPECT_EQ(batch.fields.count("documents"), 0U);
   set.fill({}, batch);
   EXPECT_EQ(batch.samples(), 0);
+  EXPECT_EQ(refusal([] { set_of(counting(9), 7, 0, "sequences"); }),
+            "data.length = 7: a test has a document of 8 tokens, and data.packing = sequences cuts none. Set data.length to at least 8.");
 }
 
 TEST(Sequences, HoldOutTheLastDocuments) {
-  const TokenDataset set = set_of(row_of(random_documents(50, 40, false, 9), 60000), 16, 0.2, "sequences");
+  const TokenDataset set = set_of(row_of(random_documents(50, 40, false, 9), 60000), 64, 0.2, "sequences");
   EXPECT_GT(set.held_out().count, 0);
   EXPECT_GT(set.training().count, set.held_out().count);
 }

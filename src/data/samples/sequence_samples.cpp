@@ -16,6 +16,10 @@ class Sequences final : public TokenSamples {
     for (int64_t document = 0; document < stream_->documents(); ++document) {
       const int64_t begin = stream_->document_begin(document), reads = stream_->document_begin(document + 1) - 1 - begin;
       if (reads < 1 || stream_->targets_in(begin + 1, reads) == 0) continue;
+      if (reads > options.length)
+        base::fail_input("data.length = {}: {} has a document of {} tokens, and data.packing = sequences cuts none. Set data.length to at "
+                         "least {}.",
+                         options.length, origin, reads, reads);
       documents_.push_back(document);
       if (document >= held) ++held_out_;
     }

@@ -49,7 +49,7 @@ std::unique_ptr<TokenSamples> make_packed(std::shared_ptr<const TokenStream> str
                                           const std::string& origin);
 
 // Whole documents, one to a sample, neither cut nor padded: buffers for sample i have length_of(i) elements. Documents without a target are
-// left out. `length` is not used. Refused: too few documents to hold some out.
+// left out. Refused: a document longer than `length`, for which models and positions are made; too few documents to hold some out.
 std::unique_ptr<TokenSamples> make_sequences(std::shared_ptr<const TokenStream> stream, const SampleOptions& options,
                                              const std::string& origin);
 

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <future>
-#include <optional>
+#include <vector>
 
 #include "data/batches.h"
 #include "mesh/batch.h"
@@ -12,6 +12,9 @@
 
 namespace cairn::comm {
 class Group;
+}
+namespace cairn::data {
+class Dataset;
 }
 
 namespace cairn::train {
@@ -44,7 +47,7 @@ class PlannedBatches {
  private:
   std::vector<int64_t> ids_of(int64_t step) const;  // of the step group's samples, by place
   void start_planning(int64_t step);
-  parallel::StepPlan agree(int64_t step);           // takes the plan from rank 0, on all ranks
+  parallel::StepPlan agree(int64_t step);  // takes the plan from rank 0, on all ranks
   void start_reading(parallel::StepPlan plan);
 
   comm::Group& pool_;

@@ -67,6 +67,7 @@ void PlannedBatches::start_reading(parallel::StepPlan plan) {
     std::vector<int64_t> own;
     for (const int64_t place : parallel::places_of(plan, pool_.rank())) own.push_back(ids[static_cast<size_t>(place)]);
     mesh::Batch sequences = source_.fill(own);
+    sequences.progress = source_.progress({plan.step, from_.batches_skipped});
     return PlannedBatch{std::move(plan), std::move(sequences)};
   });
 }

@@ -16,10 +16,10 @@ struct PlannedSequence {
 
 // What runs as one pass on one set of ranks: a long sequence on several ranks, or several sequences side by side.
 struct StepUnit {
-  std::vector<int> ranks;                  // of the pool; the order in which they share the sequence out
-  std::vector<PlannedSequence> sequences;  // attention stays within each of them
-  int64_t micro_batch = 0;                 // where all ranks run the same number of passes: which of them; else 0
-  double predicted_s = 0;                  // by the planner's costs
+  std::vector<int> ranks = {};                  // of the pool; the order in which they share the sequence out
+  std::vector<PlannedSequence> sequences = {};  // attention stays within each of them
+  int64_t micro_batch = 0;                      // where all ranks run the same number of passes: which of them; else 0
+  double predicted_s = 0;                       // by the planner's costs
 
   int64_t tokens() const;
   bool operator==(const StepUnit&) const = default;
@@ -34,7 +34,7 @@ struct StepPlan {
   int64_t step = 0;
   int ranks = 1;              // of the pool
   int64_t micro_batches = 0;  // each rank runs so many passes, with empty ones where it has no unit (ZeRO 3); 0: only its own units
-  std::vector<StepUnit> units;
+  std::vector<StepUnit> units = {};
   bool operator==(const StepPlan&) const = default;
 };
 

@@ -25,7 +25,7 @@ struct SequenceCosts {
   double pass_s = 0;                 // c: seconds of a pass
   Exchange exchange = Exchange::ring;
   double exchange_bytes = 0;         // of a token: forward and backward of all layers
-  std::map<int, double> bandwidth;   // bytes a second that one rank sends among d ranks, by d; between two entries the lower d's holds
+  std::map<int, double> bandwidth = {};  // bytes a second that one rank sends among d ranks, by d; between two entries the lower d's holds
 
   double compute_s(int64_t length) const;
   // Seconds that one of `degree` ranks sends. 0 for one rank, and where no bandwidth is known: links are then taken for free.

@@ -39,12 +39,14 @@ class Search {
   // The longest first, each to the group that would be done soonest; none: one does not fit.
   std::optional<Filling> longest_first_fill(const Layout& layout) {
     Filling filling = empty(layout);
+    std::vector<const double*> costs;  // of each group
+    for (const int degree : layout) costs.push_back(taus(degree).data());
     for (size_t k = 0; k < sequences_.size(); ++k) {
       int best = -1;
       double soonest = kNever;
       for (size_t p = 0; p < layout.size(); ++p) {
         if (!fits(filling, k, p)) continue;
-        const double done = filling.seconds[p] + tau(k, layout[p]);
+        const double done = filling.seconds[p] + costs[p][k];
         if (done < soonest) best = static_cast<int>(p), soonest = done;
       }
       if (best < 0) return std::nullopt;
@@ -134,12 +136,13 @@ class Search {
   Filling empty(const Layout& layout) const {
     return {layout, std::vector<int>(sequences_.size(), -1), std::vector<double>(layout.size(), 0.0), std::vector<int64_t>(layout.size(), 0)};
   }
-  double tau(size_t k, int degree) {
+  const std::vector<double>& taus(int degree) {
     std::vector<double>& of = tau_[degree];
     if (of.empty())
       for (const PlannedSequence& one : sequences_) of.push_back(pool_.costs.sequence_s(one.length, degree));
-    return of[k];
+    return of;
   }
+  double tau(size_t k, int degree) { return taus(degree)[k]; }
   bool fits(const Filling& filling, size_t k, size_t p) const {
     return filling.tokens[p] + sequences_[k].length <= pool_.tokens_per_rank * filling.layout[p];
   }

@@ -33,7 +33,7 @@ std::vector<int> default_degrees(const SequencePool& pool);
 std::vector<std::vector<int>> layouts(int ranks, std::span<const int> degrees, int64_t most);
 
 struct SequenceGroups {
-  std::vector<int> degrees;                                           // from the largest to the smallest
+  std::vector<int> degrees = {};                                       // from the largest to the smallest
   std::vector<std::vector<parallel::PlannedSequence>> sequences = {};  // of each group; a group may have none
   double seconds = 0;                                                 // of the slowest group
 };

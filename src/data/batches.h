@@ -47,6 +47,8 @@ class BatchSource {
   BatchCounts counts(const BatchIndex& index) const;
   // This rank's samples of the global batch, with weights where the subset has some, and progress.
   mesh::Batch make(const BatchIndex& index) const;
+  // The fraction of the run before this step (Sampler::progress).
+  double progress(const BatchIndex& index) const { return sampler_.progress(index.step - 1); }
   // A batch of these samples, without weights and not pinned: held-out samples.
   mesh::Batch fill(std::span<const int64_t> ids) const;
   // Makes the batches of steps from.step .. end_step - 1 on a thread of its own. This source must outlive the loader.

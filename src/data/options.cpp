@@ -46,7 +46,8 @@ base::Schema<DataOptions> data_schema() {
        {"length", &O::length, "Tokens per sample (sequence length).", base::between(1, 1 << 24), {"seq_length"}},
        {"packing", &O::packing,
         "How documents fill samples: stream (windows across documents), separate (the same windows, attention within documents), documents "
-        "(whole documents, packed), none (one document per sample).",
+        "(whole documents, packed), none (one document per sample), sequences (one document per sample, neither cut nor padded: needs "
+        "context.plan).",
         kPackingNames},
        {"sampler", &O::sampler, "Order of the samples.", base::one_of(sampler_names())},
        {"stories_bytes", &O::stories_bytes, "Size of the built-in corpus of stories.", base::between(1000, 1e10)},

@@ -157,7 +157,12 @@ base::Schema<ContextOptions> context_schema() {
           "How ranks along cp see each other's keys.",
           {{"form", &O::form, "Keys and values go round in a ring, or are gathered (gather).", kContextFormNames},
            {"balanced", &O::balanced,
-            "Each rank takes a chunk from the front of the sequence and its counterpart from the end, so that all have the same work."}}};
+            "Each rank takes a chunk from the front of the sequence and its counterpart from the end, so that all have the same work."},
+           {"plan", &O::plan,
+            "How many ranks work on a sequence: mesh.cp (fixed), or what a plan for each step gives it (bytescale, flexsp: with "
+            "data.packing = sequences).",
+            kContextPlanNames},
+           {"tokens_per_rank", &O::tokens_per_rank, "Tokens that one rank can hold in a pass; for plans of each step.", base::at_least(0)}}};
 }
 
 }  // namespace cairn::parallel

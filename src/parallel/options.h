@@ -75,6 +75,8 @@ base::Section place_section();
 struct ContextOptions {
   model::ContextForm form = model::ContextForm::ring;
   bool balanced = true;
+  ContextPlan plan = ContextPlan::fixed;
+  int64_t tokens_per_rank = 0;
 };
 base::Schema<ContextOptions> context_schema();
 

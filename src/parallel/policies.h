@@ -10,6 +10,14 @@ namespace cairn::parallel {
 inline constexpr base::EnumName<model::ContextForm> kContextFormNames[] = {{model::ContextForm::ring, "ring"},
                                                                            {model::ContextForm::gather, "gather"}};
 
+// context.plan: who decides how many ranks work on a sequence.
+//   fixed      the mesh: mesh.cp, for every sequence
+//   bytescale  a plan for each step: as many ranks as a sequence needs, each rank its own number of passes
+//   flexsp     a plan for each step: groups of ranks for each micro-batch, the same number of passes on every rank
+enum class ContextPlan { fixed, bytescale, flexsp };
+inline constexpr base::EnumName<ContextPlan> kContextPlanNames[] = {
+    {ContextPlan::fixed, "fixed"}, {ContextPlan::bytescale, "bytescale"}, {ContextPlan::flexsp, "flexsp"}};
+
 // Where the micro-batches of islands with a pipeline each go on after a stage: in the next stage of the same island, or in that of an
 // island drawn at random (NoLoCo).
 enum class Routing { fixed, random };

@@ -5,8 +5,26 @@
 #include "base/trace.h"
 #include "data/batch_split.h"
 #include "kernels/aten.h"
+#include "parallel/step_plan/unit_batch.h"
 
 namespace cairn::train {
+namespace {
+
+// A pass over each batch; `all` must not move in memory afterwards.
+void add_passes(Engine& engine, TrainingPasses& all, double weight, int64_t step) {
+  for (const mesh::Batch& micro_batch : all.batches) {
+    const mesh::Axes& axes = all.axes.empty() ? engine.axes : all.axes[all.passes.size()];
+    parallel::Pass& pass = all.passes.emplace_back(pass_over(engine, micro_batch, axes));
+    pass.into = &engine.store->sink();
+    pass.weight = weight;
+    pass.random = engine.random.for_index(static_cast<uint64_t>(step));
+    pass.trace = engine.trace;
+    pass.memory = engine.memory;
+    pass.recompute = engine.options.recompute_last || all.passes.size() < all.batches.size();
+  }
+}
+
+}  // namespace
 
 TrainingPasses training_passes(Engine& engine, const mesh::Batch& batch, int64_t max_local_samples, double weight, int64_t step) {
   const auto parts = engine.micro_batching.count > 0
@@ -15,22 +33,32 @@ TrainingPasses training_passes(Engine& engine, const mesh::Batch& batch, int64_t
   TrainingPasses all;
   all.with_samples = std::count_if(parts.begin(), parts.end(), [](const data::BatchRange& part) { return part.count > 0; });
   for (const data::BatchRange& part : parts) all.batches.push_back(mesh::slice(batch, part.first, part.first + part.count));
-  for (const mesh::Batch& micro_batch : all.batches) {
-    parallel::Pass& pass = all.passes.emplace_back(pass_over(engine, micro_batch));
-    pass.into = &engine.store->sink();
-    pass.weight = weight;
-    pass.random = engine.random.for_index(static_cast<uint64_t>(step));
-    pass.trace = engine.trace;
-    pass.memory = engine.memory;
-    pass.recompute = engine.options.recompute_last || all.passes.size() < all.batches.size();
+  all.max_passes = static_cast<int64_t>(all.batches.size());
+  add_passes(engine, all, weight, step);
+  return all;
+}
+
+TrainingPasses planned_passes(Engine& engine, const mesh::Batch& sequences, const parallel::StepPlan& plan, double weight, int64_t step) {
+  TrainingPasses all;
+  all.batches = parallel::unit_batches(plan, engine.pool.rank, sequences);
+  all.max_passes = parallel::max_passes(plan);
+  const std::vector<int64_t> units = parallel::passes_of(plan, engine.pool.rank);
+  for (const int64_t u : units) {
+    mesh::Axes& axes = all.axes.emplace_back(engine.axes);
+    const bool empty = u == parallel::kNoUnit;
+    if (!empty && plan.units[static_cast<size_t>(u)].ranks.size() > 1)
+      axes.put("cp", engine.pool.group(plan.units[static_cast<size_t>(u)].ranks));
+    all.samples_in.push_back(empty ? 0 : 1);
+    if (!empty) ++all.with_samples;
   }
+  add_passes(engine, all, weight, step);
   return all;
 }
 
 std::vector<at::Tensor> accumulate_gradients(Engine& engine, const TrainingPasses& all, const std::function<void(int64_t piece)>& ready,
                                              const std::function<std::vector<at::Tensor>(std::span<const parallel::Pass>)>& run) {
   parallel::GradientReducer& reducer = engine.store->reducer();
-  reducer.begin(all.with_samples, static_cast<int64_t>(all.passes.size()), ready);
+  reducer.begin(all.with_samples, all.max_passes, ready, all.samples_in);
   std::vector<at::Tensor> found = run(all.passes);
   const auto traced = engine.trace->span("wait for gradients", "sync");
   reducer.finish();

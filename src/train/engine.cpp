@@ -4,11 +4,13 @@
 
 namespace cairn::train {
 
-parallel::Pass pass_over(Engine& engine, const mesh::Batch& batch) {
+parallel::Pass pass_over(Engine& engine, const mesh::Batch& batch) { return pass_over(engine, batch, engine.axes); }
+
+parallel::Pass pass_over(Engine& engine, const mesh::Batch& batch, const mesh::Axes& axes) {
   return {.model = *engine.model,
           .at = engine.store->weights(),
           .buffers = engine.buffers,
-          .axes = engine.axes,
+          .axes = axes,
           .batch = batch,
           .objective = *engine.objective,
           .random = engine.random,

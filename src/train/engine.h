@@ -40,6 +40,14 @@ struct MicroBatching {
   int64_t count = 0;    // passes of a step; 0: as many as passes of `samples` need
 };
 
+// The ranks that step plans (context.plan) share the sequences of a step out to: those with samples of their own, of this step group and
+// with this rank's coordinates along tp.
+struct UnitPool {
+  int rank = 0;  // of this rank in the pool
+  // The group of these ranks of the pool, in this order; this rank is one of them. Empty: there are no step plans.
+  std::function<comm::Group&(const std::vector<int>& ranks)> group = {};
+};
+
 // What a step works with: model, parameters, optimizer, sync rules and pass options. train::build makes one on every rank.
 struct Engine {
   std::unique_ptr<model::Model> model;
@@ -56,6 +64,7 @@ struct Engine {
   double clip_norm = 0;
   double loss_share = 1;                        // ranks along tp compute the same loss: each counts this share of it
   parallel::ContextRule context = {};           // how sequences are sharded along cp
+  UnitPool pool = {};                           // of step plans
   model::PassOptions options = {};              // the options of all passes, which borrow them
   std::unique_ptr<model::Fp8LinearLayers> fp8;  // owns what options.fp8 points to; null: no layer is in fp8
   std::function<void()> before_update;          // called on all ranks when gradients are final, before the update; may be empty
@@ -66,5 +75,7 @@ struct Engine {
 
 // A forward pass of the engine's model over a batch. With a gradient sink (Pass::into) it becomes a forward and backward pass.
 parallel::Pass pass_over(Engine& engine, const mesh::Batch& batch);
+// Along other groups than the engine's, which the pass borrows.
+parallel::Pass pass_over(Engine& engine, const mesh::Batch& batch, const mesh::Axes& axes);
 
 }  // namespace cairn::train

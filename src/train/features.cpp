@@ -23,6 +23,12 @@ constexpr Conflict kConflicts[] = {
     {Feature::check_every, Feature::sync_check, "waits for the device to compare, which log.sync_check = true forbids: drop one"},
     {Feature::bf16_gradients, Feature::several_ranks, "gradients are summed over ranks in fp32: leave it out, or use one rank"},
     {Feature::recovery, Feature::sync_check, "an update waits for the numbers of its step, which log.sync_check = true forbids: drop one"},
+    {Feature::cp, Feature::step_plans, "the plan chooses the ranks of each sequence: use mesh.dp in its place"},
+    {Feature::pp, Feature::step_plans, "stages would wait for passes of different lengths: use mesh.dp or mesh.tp instead"},
+    {Feature::ep, Feature::step_plans, "ranks along mesh.ep exchange tokens in every pass: use mesh.dp instead"},
+    {Feature::zero3, Feature::unequal_passes,
+     "ranks run different numbers of passes, and gather weights in each: use context.plan = flexsp, or memory.zero = 2"},
+    {Feature::cuda_graph, Feature::step_plans, "every pass has a shape of its own: leave it out"},
     {Feature::rollback, Feature::local_steps, "an island cannot go back by itself while the others go on: use skip or stop"},
 };
 
@@ -70,6 +76,11 @@ void add_layout(const Settings& s, const parallel::Plan& plan, std::vector<UsedF
   if (const int ranks = plan.mesh.size() * plan.islands; ranks > 1) used.push_back({Feature::several_ranks, axes_of(plan, ranks)});
   if (!sync::needs_of(s.sync.kind).fits_cuda_graph) used.push_back({Feature::host_sync, fmt::format("sync.dp.kind = {}", s.sync.kind)});
   if (s.sync.kind != sync::SyncOptions{}.kind) used.push_back({Feature::dp_rule, fmt::format("sync.dp.kind = {}", s.sync.kind)});
+  if (const parallel::ContextPlan by = s.layout.context.plan; by != parallel::ContextPlan::fixed) {
+    const std::string spelled = fmt::format("context.plan = {}", base::enum_name(parallel::kContextPlanNames, by));
+    used.push_back({Feature::step_plans, spelled});
+    if (by == parallel::ContextPlan::bytescale) used.push_back({Feature::unequal_passes, spelled});
+  }
   if (s.layout.tensor.overlap) used.push_back({Feature::tensor_overlap, "tensor.overlap = true"});
   if (s.layout.recompute.mode == parallel::RecomputeMode::stage) used.push_back({Feature::stage_recompute, "recompute.mode = stage"});
 }
@@ -77,6 +88,7 @@ void add_layout(const Settings& s, const parallel::Plan& plan, std::vector<UsedF
 void add_model(const Settings& s, std::vector<UsedFeature>& used) {
   if (s.model.dropout > 0) used.push_back({Feature::dropout, fmt::format("model.dropout = {}", s.model.dropout)});
   if (s.model.batch_norm) used.push_back({Feature::running_statistics, "model.batch_norm = true"});
+  if (s.data.packing == data::Packing::sequences) used.push_back({Feature::sequences, "data.packing = sequences"});
   if (s.data.needs().pairs) used.push_back({Feature::pairs, fmt::format("data.kind = {}", s.data.kind)});
 }
 

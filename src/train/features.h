@@ -41,6 +41,9 @@ enum class Feature {
   stage_recompute,     // whole pipeline stages are recomputed
   dropout,             // passes draw random numbers
   running_statistics,  // buffers that a pass updates (batch norm)
+  step_plans,          // a plan for each step says which ranks work on a sequence (context.plan)
+  unequal_passes,      // ranks run different numbers of passes in a step
+  sequences,           // samples as long as their documents
   pairs,               // data of answer pairs
 };
 

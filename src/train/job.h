@@ -30,6 +30,7 @@
 #include "train/settings.h"
 #include "train/state/snapshot_barrier.h"
 #include "train/step.h"
+#include "train/step_plan/planned_batches.h"
 
 namespace cairn::base {
 class Clock;
@@ -94,7 +95,10 @@ struct Job {
   std::unique_ptr<RemoteIslandHost> remote_islands;  // null unless this island is a separate world
   std::unique_ptr<BadSteps> bad_steps;
   RunProgress progress;
-  std::unique_ptr<data::Loader> loader;  // last, so that its thread ends first
+  comm::Group* plan_group = nullptr;        // the ranks that share the sequences of a step out; null: context.plan = fixed
+  PlannedBatches::Planner planner;          // empty: context.plan = fixed
+  std::unique_ptr<data::Loader> loader;     // null with step plans. Last, so that its thread ends first
+  std::unique_ptr<PlannedBatches> planned;  // null without. The same
 };
 
 }  // namespace cairn::train

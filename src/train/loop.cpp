@@ -44,7 +44,7 @@ bool roll_back(comm::World& world, Job& job, const Rewind& rewind, RunRecorder& 
     return false;
   }
   job.bad_steps->may_roll_back(step, job.progress.rollbacks);
-  job.loader.reset();  // its thread reads what changes below
+  stop_loader(job);  // its thread reads what changes below
   rewind.back(job, step);
   start_loader(job);
   recorder.rolled_back();
@@ -83,7 +83,7 @@ bool stop_together(comm::World& world, sync::Sync& sync, bool wanted, bool& requ
 
 // This island was left out by the others and goes on with their state, at their step.
 void move_to(comm::World& world, Job& job, RunRecorder& recorder, int64_t step) {
-  job.loader.reset();  // its thread reads what changes below
+  stop_loader(job);  // its thread reads what changes below
   const int64_t before = std::exchange(job.progress.steps_done, step);
   start_loader(job);
   recorder.rolled_back();

@@ -68,7 +68,7 @@ std::string text_of_sample(const Job& job, int64_t id) {
 void go_to_batch(Job& job, int64_t batch) {
   const int64_t passed = batch - job.progress.steps_done;
   if (passed == job.progress.batches_passed) return;
-  job.loader.reset();  // its thread reads what changes below
+  stop_loader(job);  // its thread reads what changes below
   job.progress.batches_passed = passed;
   start_loader(job);
 }

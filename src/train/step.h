@@ -16,6 +16,7 @@
 
 namespace cairn::parallel {
 struct Pass;
+struct StepPlan;
 }
 
 namespace cairn::train {
@@ -45,6 +46,8 @@ struct StepInput {
   double learning_rate = 0;
   int64_t update = 1;             // from 1; `step` minus the updates that were skipped
   int64_t max_local_samples = 0;  // the most samples that any rank has
+  // Which ranks work on which sequences: `batch` then holds those of this rank, ragged (parallel::places_of). Null: no step plans.
+  const parallel::StepPlan* plan = nullptr;
   // Makes this rank's share of the batch that comes `steps` steps later. Empty: not available.
   std::function<BatchShare(int64_t steps)> ahead = {};
   // The step calls it before the update; false skips the update. Collective, with the same result on all ranks. Empty: always update.

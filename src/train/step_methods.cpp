@@ -87,6 +87,8 @@ void check_step_method(const Settings& settings, const parallel::Plan& plan) {
   const std::string chosen =
       method.needs.pairs ? fmt::format("data.kind = {}", settings.data.kind) : fmt::format("train.method = {}", method.name);
   refuse_limits(chosen, method.needs.limits, used_features(settings, plan));
+  static constexpr Limit kOwnBatches[] = {{Feature::step_plans, "the method makes passes of its own: use context.plan = fixed"}};
+  if (!method.needs.step_plans) refuse_limits(chosen, kOwnBatches, used_features(settings, plan));
   check_island_rule(method, chosen, settings, plan);
   for (const StepMethod& one : step_methods())
     if (one.check) one.check(settings, plan);

@@ -56,7 +56,9 @@ TakenStep take_step(Job& job) {
   const std::chrono::nanoseconds asked = job.instruments.wall->now();
   comm::FlightRecorder* const flight = job.instruments.flight;
   if (flight) flight->begin_step(step), flight->set_activity(comm::Activity::loading);
-  const mesh::Batch waiting = job.loader->next();
+  PlannedBatch planned;
+  if (job.planned) planned = job.planned->next();
+  const mesh::Batch waiting = job.planned ? planned.sequences : job.loader->next();
   if (flight) flight->set_activity(comm::Activity::computing);
   taken.data_wait_s = base::seconds(job.instruments.wall->now() - asked);
   const SyncCheck check(job.config.settings.log.sync_check && job.config.device.is_cuda());
@@ -66,14 +68,15 @@ TakenStep take_step(Job& job) {
                                 .tokens = counts.step_group_tokens,
                                 .loss_denominator = taken.loss_denominator,
                                 .learning_rate = taken.learning_rate,
-                                .max_local_samples = counts.max_local_samples});
+                                .max_local_samples = counts.max_local_samples,
+                                .plan = job.planned ? &planned.plan : nullptr});
   if (flight) flight->end_step(), flight->set_activity(comm::Activity::updating);  // what a rank does beside its passes
   return taken;
 }
 
 void skip_step(Job& job) {
   const int64_t step = job.progress.steps_done + 1;
-  (void)job.loader->next();
+  job.planned ? (void)job.planned->next() : (void)job.loader->next();
   job.engine.sync->after_step({.step = step, .skipped = true}).wait();
   job.progress.updates_skipped += 1;
 }

@@ -209,6 +209,32 @@ TEST(Packed, RefusesWhatCannotBeDivided) {
             "a test: its 2 documents have no targets in the training part; give longer or more documents");
 }
 
+TEST(Sequences, AreWholeDocumentsAsLongAsTheyAre) {
+  // The document of one token has no target, and is left out.
+  const TokenDataset set = set_of(row_of({{{1, 2, 3}}, {{9}}, {{4, 5, 6, 7, 8}}, {{10, 11}, {1, 0}}, {{12, 13}}}), 4, 0, "sequences");
+  ASSERT_EQ(set.samples(), 3);  // the last token of the fourth is no target
+  EXPECT_EQ(set.length_of(0), 2);
+  EXPECT_EQ(set.length_of(1), 4);
+  EXPECT_EQ(set.tokens_in(1), 4);
+  const std::vector<int64_t> ids{1, 0, 1};
+  mesh::Batch batch;
+  set.fill(ids, batch);
+  EXPECT_THAT(field(batch, "lengths"), ElementsAre(4, 2, 4));
+  EXPECT_THAT(field(batch, "tokens"), ElementsAre(4, 5, 6, 7, 1, 2, 4, 5, 6, 7));
+  EXPECT_THAT(field(batch, "targets"), ElementsAre(5, 6, 7, 8, 2, 3, 5, 6, 7, 8));
+  EXPECT_EQ(batch.fields.count("documents"), 0U);
+  set.fill({}, batch);
+  EXPECT_EQ(batch.samples(), 0);
+  EXPECT_EQ(refusal([] { set_of(counting(9), 7, 0, "sequences"); }),
+            "data.length = 7: a test has a document of 8 tokens, and data.packing = sequences cuts none. Set data.length to at least 8.");
+}
+
+TEST(Sequences, HoldOutTheLastDocuments) {
+  const TokenDataset set = set_of(row_of(random_documents(50, 40, false, 9), 60000), 64, 0.2, "sequences");
+  EXPECT_GT(set.held_out().count, 0);
+  EXPECT_GT(set.training().count, set.held_out().count);
+}
+
 TEST(TokenDataset, CountsTheSamplesOfSeveralSourcesThroughHeldOutLast) {
   std::vector<std::unique_ptr<TokenSamples>> sources;
   for (const int64_t tokens : {9, 21, 13})

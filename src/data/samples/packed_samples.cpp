@@ -27,13 +27,7 @@ class Packed final : public TokenSamples {
     CAIRN_CHECK(options_.length >= 1 && options_.length <= INT32_MAX && fraction >= 0 && fraction < 1, "length {}, held-out fraction {}",
                 options_.length, fraction);
     const int64_t documents = stream_->documents();
-    if (documents == 0) base::fail_input("{}: it holds no document with text in it", origin);
-    if (fraction > 0 && documents < 2)
-      base::fail_input(
-          "{}: one document cannot be divided into a training and a held-out part; give more documents (in a text they end with "
-          "<|endoftext|>), or set data.packing to stream",
-          origin);
-    const int64_t held = first_held_out(fraction);
+    const int64_t held = first_held_out_document(*stream_, fraction, origin);
     firsts_.push_back(0);
     add(0, held, pack);
     const int64_t training = count();
@@ -81,15 +75,6 @@ class Packed final : public TokenSamples {
     return std::span(pieces_).subspan(static_cast<size_t>(first), static_cast<size_t>(firsts_[static_cast<size_t>(sample) + 1] - first));
   }
 
-  // The held-out documents are the last ones, about `fraction` of the tokens, one at least and not all.
-  int64_t first_held_out(double fraction) const {
-    const int64_t documents = stream_->documents();
-    if (fraction == 0) return documents;
-    const auto kept = static_cast<int64_t>(std::llround((1 - fraction) * static_cast<double>(stream_->size())));
-    const int64_t at = stream_->document_of(std::clamp<int64_t>(kept, 0, stream_->size() - 1));
-    return std::clamp<int64_t>(at, 1, documents - 1);
-  }
-
   // Documents first .. end - 1 in samples of their own.
   void add(int64_t first, int64_t end, bool pack) {
     Packer packer(options_.length, kOpenBins);
@@ -124,6 +109,20 @@ class Packed final : public TokenSamples {
 };
 
 }  // namespace
+
+int64_t first_held_out_document(const TokenStream& stream, double fraction, const std::string& origin) {
+  const int64_t documents = stream.documents();
+  if (documents == 0) base::fail_input("{}: it holds no document with text in it", origin);
+  if (fraction == 0) return documents;
+  if (documents < 2)
+    base::fail_input(
+        "{}: one document cannot be divided into a training and a held-out part; give more documents (in a text they end with "
+        "<|endoftext|>), or set data.packing to stream",
+        origin);
+  const auto kept = static_cast<int64_t>(std::llround((1 - fraction) * static_cast<double>(stream.size())));
+  const int64_t at = stream.document_of(std::clamp<int64_t>(kept, 0, stream.size() - 1));
+  return std::clamp<int64_t>(at, 1, documents - 1);
+}
 
 std::unique_ptr<TokenSamples> make_packed(std::shared_ptr<const TokenStream> stream, const SampleOptions& options, bool pack,
                                           const std::string& origin) {

@@ -17,6 +17,8 @@ std::unique_ptr<TokenSamples> make_samples(Packing packing, std::shared_ptr<cons
       return make_packed(std::move(stream), options, true, origin);
     case Packing::none:
       return make_packed(std::move(stream), options, false, origin);
+    case Packing::sequences:
+      return make_sequences(std::move(stream), options, origin);
   }
   CAIRN_CHECK(false, "packing {}", static_cast<int>(packing));
 }

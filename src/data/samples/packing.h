@@ -12,10 +12,12 @@ enum class Packing {
   separate,   // the same windows; attention and loss stay within a document
   documents,  // whole documents, several to a sample where they fit
   none,       // whole documents, one to a sample
+  sequences,  // whole documents, one to a sample, each as long as it is: neither cut nor padded
 };
 
 inline constexpr base::EnumName<Packing> kPackingNames[] = {
-    {Packing::stream, "stream"}, {Packing::separate, "separate"}, {Packing::documents, "documents"}, {Packing::none, "none"}};
+    {Packing::stream, "stream"}, {Packing::separate, "separate"}, {Packing::documents, "documents"}, {Packing::none, "none"},
+    {Packing::sequences, "sequences"}};
 
 // Refuses an unknown word and suggests the nearest.
 inline Packing parse_packing(const std::string& word) { return base::parse_enum(kPackingNames, "data.packing", word); }

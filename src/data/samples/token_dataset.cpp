@@ -12,6 +12,7 @@ TokenDataset::TokenDataset(std::vector<std::unique_ptr<TokenSamples>> sources, i
     : sources_(std::move(sources)), length_(length), training_firsts_{0} {
   CAIRN_CHECK(!sources_.empty(), "a token set without sources");
   separates_ = sources_[0]->separates();
+  ragged_ = sources_[0]->count() > 0 && sources_[0]->length_of(0) > 0;
   for (const auto& source : sources_) training_firsts_.push_back(training_firsts_.back() + source->count() - source->held_out());
   held_firsts_.push_back(training_firsts_.back());
   for (const auto& source : sources_) held_firsts_.push_back(held_firsts_.back() + source->held_out());
@@ -36,11 +37,37 @@ int64_t TokenDataset::tokens_in(int64_t sample) const {
   return at.samples->targets_in(at.sample);
 }
 
+int64_t TokenDataset::length_of(int64_t sample) const {
+  const Place at = place(sample);
+  return at.samples->length_of(at.sample);
+}
+
+void TokenDataset::fill_ragged(std::span<const int64_t> ids, mesh::Batch& batch) const {
+  at::Tensor lengths = at::empty({static_cast<int64_t>(ids.size())}, at::kLong);
+  int64_t tokens = 0;
+  for (size_t i = 0; i < ids.size(); ++i) tokens += lengths.data_ptr<int64_t>()[i] = length_of(ids[i]);
+  const auto add = [&](const char* name) {
+    at::Tensor tensor = at::empty({tokens}, at::kLong);
+    auto* const begin = tensor.data_ptr<int64_t>();
+    batch.fields[name] = {std::move(tensor), mesh::Field::Shape::ragged};
+    return begin;
+  };
+  SampleBuffers into{.tokens = add("tokens"), .targets = add("targets")};
+  for (const int64_t id : ids) {
+    const Place at = place(id);
+    at.samples->fill(at.sample, into);
+    into.tokens += at.samples->length_of(at.sample);
+    into.targets += at.samples->length_of(at.sample);
+  }
+  batch.fields["lengths"] = {std::move(lengths), mesh::Field::Shape::per_sample};
+}
+
 void TokenDataset::fill(std::span<const int64_t> ids, mesh::Batch& batch) const {
   const auto samples = static_cast<int64_t>(ids.size());
   batch.ids = at::empty({samples}, at::kLong);
   std::copy(ids.begin(), ids.end(), batch.ids.data_ptr<int64_t>());
   batch.weights = at::Tensor();
+  if (ragged_) return fill_ragged(ids, batch);
   const auto add = [&](const char* name) {
     at::Tensor tensor = at::empty({samples, length_}, at::kLong);
     auto* const begin = tensor.data_ptr<int64_t>();

@@ -12,7 +12,8 @@ namespace cairn::data {
 
 // Sample ids number the training samples of all sources in order, then the held-out samples of all sources. A batch has the
 // fields `tokens` and `targets`, and `documents` and `positions` where attention and loss stay within documents: int64
-// [samples, length] on the CPU.
+// [samples, length] on the CPU. Where samples have lengths of their own (packing = sequences): ragged `tokens` and `targets`, int64
+// [sum of lengths], one sample after the other, and `lengths`, int64 [samples].
 class TokenDataset final : public Dataset {
  public:
   // All sources have the same packing and length.
@@ -26,6 +27,7 @@ class TokenDataset final : public Dataset {
   SampleRange training_of(int64_t source) const;
 
   int64_t tokens_in(int64_t sample) const override;
+  int64_t length_of(int64_t sample) const override;
   void fill(std::span<const int64_t> ids, mesh::Batch& batch) const override;
 
  private:
@@ -34,10 +36,12 @@ class TokenDataset final : public Dataset {
     int64_t sample;
   };
   Place place(int64_t id) const;
+  void fill_ragged(std::span<const int64_t> ids, mesh::Batch& batch) const;
 
   std::vector<std::unique_ptr<TokenSamples>> sources_;
   int64_t length_;
   bool separates_ = false;
+  bool ragged_ = false;  // samples have lengths of their own
   std::vector<int64_t> training_firsts_;  // ids of each source, and the end
   std::vector<int64_t> held_firsts_;
 };

@@ -31,6 +31,8 @@ class TokenSamples {
   virtual int64_t count() const = 0;
   virtual int64_t held_out() const = 0;
   virtual bool separates() const = 0;  // attention and loss stay within documents: `documents` and `positions` are needed
+  // Tokens of one sample where samples have lengths of their own; 0: all have SampleOptions::length.
+  virtual int64_t length_of(int64_t /*sample*/) const { return 0; }
   virtual int64_t targets_in(int64_t sample) const = 0;
   virtual void fill(int64_t sample, const SampleBuffers& into) const = 0;
 };
@@ -45,6 +47,15 @@ std::unique_ptr<TokenSamples> make_windows(std::shared_ptr<const TokenStream> st
 // independent pieces. No document is both trained on and held out. Refused: too few documents for that.
 std::unique_ptr<TokenSamples> make_packed(std::shared_ptr<const TokenStream> stream, const SampleOptions& options, bool pack,
                                           const std::string& origin);
+
+// Whole documents, one to a sample, neither cut nor padded: buffers for sample i have length_of(i) elements. Documents without a target are
+// left out. Refused: a document longer than `length`, for which models and positions are made; too few documents to hold some out.
+std::unique_ptr<TokenSamples> make_sequences(std::shared_ptr<const TokenStream> stream, const SampleOptions& options,
+                                             const std::string& origin);
+
+// The first of the held-out documents: they are the last ones, about `fraction` of the tokens, one at least and not all. Refuses a stream
+// with too few documents, naming `origin`.
+int64_t first_held_out_document(const TokenStream& stream, double fraction, const std::string& origin);
 
 std::unique_ptr<TokenSamples> make_samples(Packing packing, std::shared_ptr<const TokenStream> stream, const SampleOptions& options,
                                            const std::string& origin);

@@ -6,6 +6,9 @@
 
 namespace cairn::parallel {
 
+// Positions that a sample may have, for the keys of tokens: key = sample * kMaxPositions + position. data.length is at most that.
+inline constexpr int64_t kMaxPositions = int64_t{1} << 24;
+
 // The batch of a pass on this rank: its positions of every sequence where sequences are split along cp, else all of it.
 class LocalBatch {
  public:

@@ -107,10 +107,13 @@ bool GradientReducer::skip_copy_reduction(const std::string& parameter) {
   return found;
 }
 
-void GradientReducer::begin(int64_t passes, int64_t max_passes, Announce announce) {
+void GradientReducer::begin(int64_t passes, int64_t max_passes, Announce announce, std::vector<char> with_samples) {
   CAIRN_CHECK(passes <= max_passes, "{} passes, and at most {} were announced", passes, max_passes);
+  CAIRN_CHECK(with_samples.empty() || std::count(with_samples.begin(), with_samples.end(), 1) == passes,
+              "{} passes with samples, and another number of marks", passes);
   passes_ = passes;
   max_passes_ = max_passes;
+  with_samples_ = std::move(with_samples);
   passes_done_ = 0;
   rounds_ = stays_unsharded() ? 1 : std::max<int64_t>(1, max_passes);
   round_ = 0;
@@ -164,7 +167,9 @@ void GradientReducer::open_unit(int64_t u) {
         std::make_unique<mesh::FlatGradients>(layout_of(parts_.layout, unit), one.buffer.narrow(0, 0, unit.elements), std::move(uses));
   }
   one.missing = unit.last - unit.first;
-  const int64_t due = stays_unsharded() ? passes_ : passes_done_ < passes_ ? 1 : 0;
+  const auto now = static_cast<size_t>(passes_done_);
+  const bool has_samples = with_samples_.empty() ? passes_done_ < passes_ : now < with_samples_.size() && with_samples_[now] != 0;
+  const int64_t due = stays_unsharded() ? passes_ : has_samples ? 1 : 0;
   one.sink->begin(due, [this, first = unit.first](int64_t i) { completed(first + i); });
 }
 

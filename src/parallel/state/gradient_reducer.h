@@ -51,8 +51,9 @@ class GradientReducer final : public mesh::Gradients {
   explicit GradientReducer(Parts parts);
   ~GradientReducer() override;
 
-  // Begins a step of `passes` backward passes on this rank and at most `max_passes` on any rank.
-  void begin(int64_t passes, int64_t max_passes, Announce announce);
+  // Begins a step of `passes` backward passes on this rank and at most `max_passes` on any rank. `with_samples`: by pass, which of them
+  // have samples, where empty ones may come before others (step_plan/); empty: the first `passes` have.
+  void begin(int64_t passes, int64_t max_passes, Announce announce, std::vector<char> with_samples = {});
   // A pass without samples reports the parameters that it does not reach; they count as zero.
   void skip(mesh::ParamId id) override;
   // Complete gradients of held parameters wait for `reduce` or `finish`. Only with an unsharded buffer: otherwise a unit must leave before
@@ -140,6 +141,7 @@ class GradientReducer final : public mesh::Gradients {
   std::vector<at::Tensor> spare_;
   int64_t passes_ = 0, max_passes_ = 0;  // of this step
   int64_t passes_done_ = 0;
+  std::vector<char> with_samples_;  // by pass; empty: the first passes_
   int64_t rounds_ = 1, round_ = 0;  // how often every unit is reduced in this step
   int64_t next_ = 0;                // the unit that is reduced next: from the last to the first, as backward goes
   int64_t held_ = 0, peak_bytes_ = 0;

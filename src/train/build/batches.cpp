@@ -19,8 +19,17 @@ data::BatchIndex batch_index(const Job& job, int64_t step) { return {step, job.p
 
 std::vector<int64_t> batch_ids(const Job& job, int64_t step) { return job.batches->ids(batch_index(job, step)); }
 
+void stop_loader(Job& job) {
+  job.loader.reset();
+  job.planned.reset();
+}
+
 void start_loader(Job& job) {
-  job.loader.reset();  // ends the thread of the loader before
+  stop_loader(job);
+  if (job.planner) {
+    job.planned = plan_ahead(job);
+    return;
+  }
   job.loader = job.batches->load_ahead(batch_index(job, job.progress.steps_done + 1), job.config.settings.train.steps + 1);
 }
 

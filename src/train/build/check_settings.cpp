@@ -56,6 +56,20 @@ void check_context(const Settings& settings, const parallel::Plan& plan) {
   const int cp = plan.mesh.extent("cp");
   if (cp > settings.data.length)
     base::fail_input("mesh.cp = {}: texts of data.length = {} are too short for so many ranks: use mesh.dp", cp, settings.data.length);
+  const parallel::ContextOptions& context = settings.layout.context;
+  const bool planned = context.plan != parallel::ContextPlan::fixed;
+  const std::string plan_name = base::enum_name(parallel::kContextPlanNames, context.plan);
+  if (planned && settings.data.packing != data::Packing::sequences)
+    base::fail_input("context.plan = {}: plans are for samples with lengths of their own. Set data.packing = sequences.", plan_name);
+  if (planned && context.tokens_per_rank < 1)
+    base::fail_input("context.tokens_per_rank = {}: context.plan = {} needs the tokens that one rank can hold in a pass. Set it.",
+                     context.tokens_per_rank, plan_name);
+  if (!planned && settings.data.packing == data::Packing::sequences)
+    base::fail_input("data.packing = sequences: samples have lengths of their own. Set context.plan = bytescale or flexsp, or "
+                     "data.packing = none to cut and pad them.");
+  if (planned && settings.eval.fraction > 0)
+    base::fail_input("eval.fraction = {}: samples of data.packing = sequences are not evaluated yet. Set eval.fraction = 0.",
+                     settings.eval.fraction);
 }
 
 // Islands that step separately.

@@ -50,8 +50,9 @@ class GradientStep final : public Step {
 
   StepOutput run(Engine& engine, const StepInput& input) override {
     sync::StepFacts facts{.step = input.step, .tokens = input.tokens, .learning_rate = input.learning_rate};
-    const TrainingPasses all =
-        training_passes(engine, input.batch, input.max_local_samples, 1.0 / static_cast<double>(input.loss_denominator), input.step);
+    const double weight = 1.0 / static_cast<double>(input.loss_denominator);
+    const TrainingPasses all = input.plan ? planned_passes(engine, input.batch, *input.plan, weight, input.step)
+                                          : training_passes(engine, input.batch, input.max_local_samples, weight, input.step);
     Found found = gradients(engine, input, all);
     {
       const auto traced = engine.trace->span("wait for gradients", "sync");
@@ -157,7 +158,7 @@ std::unique_ptr<Step> make_gradient(const StepContext& context) {
 }  // namespace
 
 StepMethod gradient_method() {
-  return {.name = "gradient", .help = "backward and an optimizer", .needs = {.announces_writes = true}, .make = make_gradient};
+  return {.name = "gradient", .help = "backward and an optimizer", .needs = {.announces_writes = true, .step_plans = true}, .make = make_gradient};
 }
 
 Execution in_turn(Passes passes) {

@@ -1,0 +1,66 @@
+#include "parallel/step_plan/unit_batch.h"
+
+#include <ATen/core/IListRef.h>
+
+#include "base/check.h"
+#include "kernels/aten.h"
+#include "parallel/batch/local_batch.h"
+
+namespace cairn::parallel {
+namespace {
+
+mesh::Batch unit_batch(const StepUnit& unit, const mesh::Batch& all, int64_t first_sequence, int64_t first_token) {
+  const int64_t tokens = unit.tokens(), count = static_cast<int64_t>(unit.sequences.size());
+  mesh::Batch batch;
+  batch.progress = all.progress;
+  batch.ids = all.ids.narrow(0, first_sequence, 1);
+  const auto put = [&](const char* name, const at::Tensor& row) {
+    batch.fields[name] = {row.view({1, tokens}), mesh::Field::Shape::per_sample};
+  };
+  for (const char* name : {"tokens", "targets"}) put(name, all.field(name).narrow(0, first_token, tokens));
+  const at::TensorOptions whole = all.field("tokens").options();
+  std::vector<at::Tensor> positions, documents, keys;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t length = unit.sequences[static_cast<size_t>(i)].length;
+    positions.push_back(at::arange(length, whole));
+    if (count > 1) documents.push_back(at::full({length}, i, whole));
+    keys.push_back(all.ids.narrow(0, first_sequence + i, 1) * kMaxPositions + positions.back());
+  }
+  put("positions", at::cat(positions));
+  put("token_keys", at::cat(keys));
+  if (count > 1) put("documents", at::cat(documents));
+  return batch;
+}
+
+}  // namespace
+
+std::vector<int64_t> places_of(const StepPlan& plan, int rank) {
+  std::vector<int64_t> places;
+  for (const int64_t u : passes_of(plan, rank)) {
+    if (u == kNoUnit) continue;
+    for (const PlannedSequence& one : plan.units[static_cast<size_t>(u)].sequences) places.push_back(one.place);
+  }
+  return places;
+}
+
+std::vector<mesh::Batch> unit_batches(const StepPlan& plan, int rank, const mesh::Batch& sequences) {
+  std::vector<mesh::Batch> batches;
+  int64_t sequence = 0, token = 0;
+  for (const int64_t u : passes_of(plan, rank)) {
+    if (u == kNoUnit) {
+      mesh::Batch& empty = batches.emplace_back();
+      empty.progress = sequences.progress;
+      empty.ids = sequences.ids.narrow(0, 0, 0);
+      continue;
+    }
+    const StepUnit& unit = plan.units[static_cast<size_t>(u)];
+    batches.push_back(unit_batch(unit, sequences, sequence, token));
+    sequence += static_cast<int64_t>(unit.sequences.size());
+    token += unit.tokens();
+  }
+  CAIRN_CHECK(sequence == sequences.samples() && (sequence == 0 || token == sequences.field("tokens").size(0)),
+              "{} sequences of {} tokens are planned for rank {}, and its batch has {}", sequence, token, rank, sequences.samples());
+  return batches;
+}
+
+}  // namespace cairn::parallel

@@ -70,7 +70,7 @@ void attend_earlier_chunks_backward(const LinearGradients& into, const LinearAtt
 // since rowsum(S_t D_t) is both dg_t + k_t dk_t and q_t dq_t + dg_{t+1}. `base` [batch, heads, key_dim] = rowsum(S D) after the last token
 // (linear_gate_base), for the last document; undefined: zero. Overwrites dg [batch, length, heads, key_dim], fp32 or fp64.
 void linear_decay_gradient(const at::Tensor& dg, const LinearAttention& on, const LinearGradients& gradients, const at::Tensor& base);
-// rowsum over value_dim of the state after the last token times its gradient. All three undefined: undefined.
+// rowsum over value_dim of the state after the last token times its gradient. Undefined where `end` is.
 at::Tensor linear_gate_base(const LinearStates& states, const at::Tensor& initial, const at::Tensor& end);
 
 namespace reference {

@@ -51,6 +51,7 @@ struct LinearStateGradients {
   at::Tensor after;    // [batch, heads, chunks, key_dim, value_dim]: of the state after each chunk
   at::Tensor factors;  // [batch, heads, chunks, key_dim]: what arrives there of a gradient after the last token
   at::Tensor begin;    // [batch, heads, key_dim, value_dim]: of the state before the first token
+  at::Tensor decay;    // [batch, heads, key_dim]: what arrives there of a gradient after the last token, as LinearStates::decay
 };
 LinearStateGradients linear_state_gradients(const LinearAttention& on, const at::Tensor& dout);
 

@@ -37,6 +37,8 @@ struct ScanGradients {
       for (int64_t r = 0; r < c.seeing; ++r) decayed<W>(q + r * width, q + r * width, b + r * width, width);
       small_gemm<W>(keys, values, c.seeing, gradient, values, q, 1, width, p.out.at(c.batch, c.begin, c.head), p.out.token);
     }
+    float* decay = p.decay + head * p.key_dim + task->key_begin;
+    for (int64_t d = 0; d < keys; ++d) decay[d] = forgotten ? 0 : std::exp(sums[d]);
   }
 };
 

@@ -123,13 +123,13 @@ void attend_earlier_chunks(const at::Tensor& out, const LinearAttention& on, con
 LinearStateGradients linear_state_gradients(const LinearAttention& on, const at::Tensor& dout) {
   const Chunks c(on);
   const at::Tensor added = at::matmul(c.from_before(c.q).transpose(3, 4), in_chunks(dout, c.chunk, c.v.scalar_type())), gamma = c.gamma();
-  LinearStateGradients g{at::empty_like(added), at::empty_like(gamma), {}};
+  LinearStateGradients g{at::empty_like(added), at::empty_like(gamma), {}, {}};
   g.begin = at::zeros({added.size(0), added.size(1), added.size(3), added.size(4)}, added.options());
-  at::Tensor factor = at::ones({added.size(0), added.size(1), added.size(3)}, added.options());
+  g.decay = at::ones({added.size(0), added.size(1), added.size(3)}, added.options());
   for (int64_t n = added.size(2) - 1; n >= 0; --n) {
-    g.after.select(2, n).copy_(g.begin), g.factors.select(2, n).copy_(factor);
+    g.after.select(2, n).copy_(g.begin), g.factors.select(2, n).copy_(g.decay);
     g.begin = g.begin * gamma.select(2, n).unsqueeze(3) + added.select(2, n);
-    factor = factor * gamma.select(2, n);
+    g.decay = g.decay * gamma.select(2, n);
   }
   return g;
 }
@@ -168,8 +168,9 @@ void attend_earlier_chunks_backward(const LinearGradients& into, const LinearAtt
 }
 
 void linear_decay_gradient(const at::Tensor& dg, const LinearAttention& on, const LinearGradients& gradients, const at::Tensor& base) {
+  if (on.q.size(1) == 0) return;
   const at::ScalarType type = sums_of(on.q);
-  at::Tensor sums = (on.q.to(type) * gradients.q.to(type) - on.k.to(type) * gradients.k.to(type)).flip(1).cumsum(1).flip(1);
+  const at::Tensor sums = (on.q.to(type) * gradients.q.to(type) - on.k.to(type) * gradients.k.to(type)).flip(1).cumsum(1).flip(1);
   if (!on.starts.defined()) {
     dg.copy_(base.defined() ? sums + base.unsqueeze(1) : sums);
     return;

@@ -145,10 +145,10 @@ LinearStateGradients linear_state_gradients(const LinearAttention& on, const at:
   check(on);
   if (!on_cpu(on, dout)) return chunked::linear_state_gradients(on, dout);
   Problem p(on);
-  LinearStateGradients made{p.blocks(), p.block_factors(), p.one_state()};
+  LinearStateGradients made{p.blocks(), p.block_factors(), p.one_state(), at::empty({p.batch, p.heads, p.key_dim}, at::kFloat)};
   p.out = rows_of(dout);
   p.state_gradients = made.after.mutable_data_ptr<float>(), p.gradient_factors = made.factors.mutable_data_ptr<float>();
-  p.scanned = made.begin.mutable_data_ptr<float>();
+  p.scanned = made.begin.mutable_data_ptr<float>(), p.decay = made.decay.mutable_data_ptr<float>();
   run_tasks(p, scan_tasks(p), scan_gradients_task);
   return made;
 }

@@ -1,0 +1,44 @@
+#pragma once
+#include <cstdint>
+
+#include <ATen/core/Tensor.h>
+
+#include "kernels/linear_attention.h"
+
+namespace cairn::comm {
+class Group;
+}
+
+namespace cairn::model {
+
+// How the ranks of a sequence hand on the states of linear attention. A rank's index in the group is its place in the sequence: slices are
+// contiguous, of any length each. With S the bytes of a state and n ranks:
+//   zeco   an all-scan in pipelined blocks while the rank computes what needs no state from outside (arXiv:2507.01004). A rank sends S.
+//   lasp1  the ranks one after the other: each waits for its state, computes, sends its own (arXiv:2404.02882). A rank sends S.
+//   lasp2  an all-gather of all states and decays, in the background too (arXiv:2502.07563). A rank sends (n - 1) S.
+// All give the same results, up to the order of sums.
+enum class LinearForm { zeco, lasp1, lasp2 };
+
+struct LinearContext {
+  comm::Group* group = nullptr;  // null: this rank has the whole sequence
+  LinearForm form = LinearForm::zeco;
+  int64_t blocks = 0;  // zeco: pipelined blocks; 0: by the links
+};
+
+// Where documents start, bool [batch, local], from the ids [batch, local] int64 of this rank's tokens. A document that begins on this rank's
+// first token is known from the id before it, which the rank before sends. The sequence's first token starts no document: there is no
+// state before it.
+at::Tensor document_starts(const at::Tensor& documents, comm::Group* group);
+
+// The states at a rank's borders, [batch, heads, key_dim, value_dim]. All ranks of the group call the two functions below together.
+struct LinearBorders {
+  at::Tensor initial;  // before its first token; undefined: zero. Backward needs it.
+  at::Tensor end;      // after its last token
+};
+// Overwrites out [batch, local, heads, value_dim].
+LinearBorders linear_attention(const at::Tensor& out, const kernels::LinearAttention& on, const LinearContext& context);
+// Overwrites the gradients of q, k, v, and of the log decays where dg is defined [batch, local, heads, key_dim].
+void linear_attention_backward(const kernels::LinearGradients& into, const at::Tensor& dg, const kernels::LinearAttention& on,
+                               const at::Tensor& dout, const at::Tensor& initial, const LinearContext& context);
+
+}  // namespace cairn::model

@@ -157,7 +157,13 @@ base::Schema<ContextOptions> context_schema() {
           "How ranks along cp see each other's keys.",
           {{"form", &O::form, "Keys and values go round in a ring, or are gathered (gather).", kContextFormNames},
            {"balanced", &O::balanced,
-            "Each rank takes a chunk from the front of the sequence and its counterpart from the end, so that all have the same work."}}};
+            "Each rank takes a chunk from the front of the sequence and its counterpart from the end, so that all have the same work."},
+           {"linear", &O::linear,
+            "Linear attention: states pass along the ranks in pipelined blocks behind other work (zeco), rank after rank (lasp1), or are "
+            "gathered (lasp2).",
+            kLinearFormNames},
+           {"scan_blocks", &O::scan_blocks, "zeco: pipelined blocks of a state; 0: by the latency and bandwidth of the links.",
+            base::between(0, 4096)}}};
 }
 
 }  // namespace cairn::parallel

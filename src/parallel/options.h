@@ -75,6 +75,8 @@ base::Section place_section();
 struct ContextOptions {
   model::ContextForm form = model::ContextForm::ring;
   bool balanced = true;
+  model::LinearForm linear = model::LinearForm::zeco;
+  int64_t scan_blocks = 0;
 };
 base::Schema<ContextOptions> context_schema();
 

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "kernels/linear_attention.h"
+#include "model/context/linear_form.h"
 
 namespace cairn::comm {
 class Group;
@@ -11,14 +12,7 @@ class Group;
 
 namespace cairn::model {
 
-// How the ranks of a sequence hand on the states of linear attention. A rank's index in the group is its place in the sequence: slices are
-// contiguous, of any length each. With S the bytes of a state and n ranks:
-//   zeco   an all-scan in pipelined blocks while the rank computes what needs no state from outside (arXiv:2507.01004). A rank sends S.
-//   lasp1  the ranks one after the other: each waits for its state, computes, sends its own (arXiv:2404.02882). A rank sends S.
-//   lasp2  an all-gather of all states and decays, in the background too (arXiv:2502.07563). A rank sends (n - 1) S.
-// All give the same results, up to the order of sums.
-enum class LinearForm { zeco, lasp1, lasp2 };
-
+// A rank's place in the sequence is its index in the group. Slices are contiguous, of any length each.
 struct LinearContext {
   comm::Group* group = nullptr;  // null: this rank has the whole sequence
   LinearForm form = LinearForm::zeco;

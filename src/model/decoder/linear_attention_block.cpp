@@ -229,7 +229,9 @@ class LinearAttentionBlock final : public Block {
     return on;
   }
 
-  static LinearContext context(const Call& call) { return {.group = call.slice.context ? call.axes.find("cp") : nullptr}; }
+  static LinearContext context(const Call& call) {
+    return {call.slice.context ? call.axes.find("cp") : nullptr, call.slice.linear, call.slice.scan_blocks};
+  }
 
   // Reads from and updates the state of each sequence.
   void decode(const at::Tensor& o, const kernels::LinearAttention& on, const Call& call) const {

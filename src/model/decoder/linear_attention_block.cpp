@@ -6,6 +6,7 @@
 //             state that came in from the ranks before. States of chunks are recomputed.
 #include "model/decoder/linear_attention_block.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <ATen/ops/log_sigmoid.h>
@@ -16,6 +17,7 @@
 #include "kernels/aten.h"
 #include "kernels/low_precision.h"
 #include "model/context/linear_attention.h"
+#include "model/context/split.h"
 #include "model/decoder/residual_stream.h"
 #include "model/decoder/rows.h"
 
@@ -229,7 +231,10 @@ class LinearAttentionBlock final : public Block {
     return on;
   }
 
-  static LinearContext context(const Call& call) {
+  LinearContext context(const Call& call) const {
+    if (const ContextSplit* split = call.slice.context)
+      CAIRN_CHECK(std::is_sorted(split->pieces.begin(), split->pieces.end()) && std::all_of(split->pieces.begin(), split->pieces.end(), [](const auto& own) { return own.size() <= 1; }),
+                  "{}: slices of the sequence must be contiguous and in the order of the ranks", card_.name);
     return {call.slice.context ? call.axes.find("cp") : nullptr, call.slice.linear, call.slice.scan_blocks};
   }
 

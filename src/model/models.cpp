@@ -37,7 +37,7 @@ void check_ladder_layers(const ModelOptions& o) {
     base::fail_input("model.ladder_layers = \"{}\": there is no ladder: set model.residual = \"ladder\", or leave it out", o.ladder_layers);
 }
 
-// The keys of linear attention, checked; a shape without heads for other families, which must not set them.
+// The keys of linear attention, checked; other families must not set them.
 LinearAttentionShape linear_attention(const ModelOptions& o) {
   const ModelOptions usual;
   LinearAttentionShape shape;

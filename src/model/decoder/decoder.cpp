@@ -17,9 +17,18 @@
 namespace cairn::model {
 namespace {
 
+// Linear attention whose sizes are left open has those of flash-linear-attention: keys of half the width together, values of the width.
+DecoderShape completed(DecoderShape shape) {
+  LinearAttentionShape& linear = shape.linear;
+  if (!family(shape.family).linear_attention || linear.heads > 0) return shape;
+  linear.heads = shape.heads;
+  linear.key_dim = std::max<int64_t>(1, shape.embed / 2 / shape.heads), linear.value_dim = std::max<int64_t>(1, shape.embed / shape.heads);
+  return shape;
+}
+
 class Decoder final : public Model {
  public:
-  Decoder(const DecoderShape& shape, const LoraShape& lora) : shape_(shape), lora_(lora), family_(family(shape.family)) {
+  Decoder(const DecoderShape& shape, const LoraShape& lora) : shape_(completed(shape)), lora_(lora), family_(family(shape.family)) {
     const FamilyNames& names = family_.names;
     const mesh::ParamId table = Model::add({.name = names.embedding + ".weight",
                                             .shape = {shape.vocab, shape.embed},

@@ -75,7 +75,7 @@ Slice run_slice(const Setting& s, const Whole& w, comm::Group* group, int rank, 
   kernels::LinearAttention on{part(w.on.q), part(w.on.k), part(w.on.v), part(w.on.log_decay)};
   on.chunk = w.on.chunk;
   if (w.documents.defined()) on.starts = document_starts(part(w.documents), group);
-  const LinearContext context{group, s.form, s.blocks};
+  const LinearContext context{group, s.form, s.blocks, {}};
   Slice r{at::full_like(on.v, 7), at::full_like(on.q, 7), at::full_like(on.k, 7), at::full_like(on.v, 7), {}};
   if (s.decay != 0) r.dg = at::full(on.q.sizes(), 7, on.q.options());
   const LinearBorders borders = linear_attention(r.out, on, context);

@@ -75,6 +75,7 @@ struct Passing {
 bool alone(const LinearContext& context) { return context.group == nullptr || context.group->size() == 1; }
 
 std::function<void()> driving(const LinearContext& context) {
+  if (context.between || context.group == nullptr) return context.between;
   return [group = context.group] { group->progress(); };
 }
 
@@ -108,7 +109,7 @@ LinearBorders linear_attention(const at::Tensor& out, const kernels::LinearAtten
     return LinearBorders{initial, states.end};
   };
   if (alone(context)) {
-    kernels::attend_within_chunks(out, on);
+    kernels::attend_within_chunks(out, on, context.between);
     return finish({});
   }
   const Passing passing{context, /*backward=*/false, kStates};
@@ -123,7 +124,7 @@ LinearBorders linear_attention(const at::Tensor& out, const kernels::LinearAtten
   }
   LinearBorders borders;
   passing.chain(states.end, states.decay, [&](const at::Tensor& initial) {
-    kernels::attend_within_chunks(out, on);
+    kernels::attend_within_chunks(out, on, context.between);
     borders = finish(initial);
   });
   return borders;
@@ -142,7 +143,7 @@ void linear_attention_backward(const kernels::LinearGradients& into, const at::T
     kernels::attend_within_chunks_backward(into, on, dout, between);
   };
   if (alone(context)) {
-    within({});
+    within(context.between);
     return finish({});
   }
   const Passing passing{context, /*backward=*/true, kStateGradients};
@@ -153,7 +154,7 @@ void linear_attention_backward(const kernels::LinearGradients& into, const at::T
       return finish(passing.known(passing.gather(gradients.begin, gradients.decay, [&] { within(driving(context)); })));
     case LinearForm::lasp1:
       return passing.chain(gradients.begin, gradients.decay, [&](const at::Tensor& end) {
-        within({});
+        within(context.between);
         finish(end);
       });
   }

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 
 #include <ATen/core/Tensor.h>
 
@@ -17,6 +18,7 @@ struct LinearContext {
   comm::Group* group = nullptr;  // null: this rank has the whole sequence
   LinearForm form = LinearForm::zeco;
   int64_t blocks = 0;  // zeco: pipelined blocks; 0: by the links
+  std::function<void()> between = {};  // called now and then within chunks; empty: drives the group's messages
 };
 
 // Where documents start, bool [batch, local], from the ids [batch, local] int64 of this rank's tokens. A document that begins on this rank's

@@ -235,7 +235,7 @@ class LinearAttentionBlock final : public Block {
     if (const ContextSplit* split = call.slice.context)
       CAIRN_CHECK(std::is_sorted(split->pieces.begin(), split->pieces.end()) && std::all_of(split->pieces.begin(), split->pieces.end(), [](const auto& own) { return own.size() <= 1; }),
                   "{}: slices of the sequence must be contiguous and in the order of the ranks", card_.name);
-    return {call.slice.context ? call.axes.find("cp") : nullptr, call.slice.linear, call.slice.scan_blocks};
+    return {call.slice.context ? call.axes.find("cp") : nullptr, call.slice.linear, call.slice.scan_blocks, {}};
   }
 
   // Reads from and updates the state of each sequence.

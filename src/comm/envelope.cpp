@@ -10,8 +10,8 @@
 namespace cairn::comm {
 
 std::string_view name(OperationKind kind) {
-  constexpr std::array<std::string_view, 11> names{"all_reduce", "broadcast", "all_gather", "reduce_scatter",   "gather", "scatter",
-                                                   "all_to_all", "send",      "reduce",     "coded_all_reduce", "barrier"};
+  constexpr std::array<std::string_view, 12> names{"all_reduce", "broadcast", "all_gather", "reduce_scatter",   "gather",   "scatter",
+                                                   "all_to_all", "send",      "reduce",     "coded_all_reduce", "all_scan", "barrier"};
   return names.at(static_cast<size_t>(kind));
 }
 

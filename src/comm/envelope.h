@@ -20,6 +20,7 @@ enum class OperationKind : uint8_t {
   send_recv,
   reduce,
   coded_all_reduce,
+  all_scan,
   barrier
 };
 

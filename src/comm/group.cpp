@@ -9,6 +9,7 @@
 #include <ATen/ops/empty.h>
 
 #include "base/check.h"
+#include "comm/affine_map.h"
 #include "comm/device_stream.h"
 #include "comm/operation.h"
 
@@ -146,6 +147,24 @@ Work Group::all_to_all(const at::Tensor& out, const at::Tensor& in, Label label,
                        std::vector<int64_t> in_counts) {
   const auto tensors = kept(*state_, Host(*state_, out, false), Host(*state_, in, true));
   return brought_back(all_to_all(tensors->out.span(), tensors->in.span(), label, std::move(out_counts), std::move(in_counts)), tensors);
+}
+
+Work Group::all_scan(const at::Tensor& before, const at::Tensor& state, const at::Tensor& factors, ScanOptions options, Label label) {
+  const int64_t rows = factors.numel(), width = rows > 0 ? state.numel() / rows : 0;
+  CAIRN_CHECK(state.dim() == factors.dim() + 1 && state.numel() == rows * width && factors.scalar_type() == state.scalar_type(),
+              "all_scan of {} by factors of {}", c10::str(state.sizes()), c10::str(factors.sizes()));
+  struct Kept {
+    Host before, state, factors;
+  };
+  const auto kept = std::make_shared<Kept>(Kept{{before, false, false}, {state, true, false}, {factors, true, false}});
+  state_->keep_next = kept;
+  const Work work = all_scan(kept->before.span(), kept->state.span(),
+                             make_diagonal_map(kept->factors.host.data_ptr(), rows, width, dtype_of(state)), options, label);
+  if (!kept->before.mirrored()) return work;
+  return work.then([kept] {
+    kept->before.tensor.copy_(kept->before.host, /*non_blocking=*/true);
+    kept->state.tensor.copy_(kept->state.host, /*non_blocking=*/true);
+  });
 }
 
 Work Group::send(const at::Tensor& x, int peer, Label label) {

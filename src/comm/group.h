@@ -15,6 +15,7 @@ class Tensor;
 
 namespace cairn::comm {
 
+class AffineMap;
 class Codec;
 class World;
 
@@ -26,6 +27,12 @@ struct Span {
   // For device memory: returns the caller's current stream (a cudaStream_t) of that device. Null: host memory. Device memory needs a
   // transport with device-to-device communication (nccl/transport.h).
   void* (*stream)(int device) = nullptr;
+};
+
+// How an all_scan runs.
+struct ScanOptions {
+  bool backward = false;  // from the last rank to the first
+  int64_t blocks = 0;     // pipelined blocks of the state; 0: by the links (collectives/choose_algorithm.h)
 };
 
 // The record of one operation; the group keeps the last ones.
@@ -81,6 +88,10 @@ class Group {
   Work scatter(Span out, Span in, int root, Label label, std::vector<int64_t> counts = {});
   // Part i of `in` (in_counts[i] elements) goes to rank i; out becomes the parts for this rank, in rank order. Empty counts: even.
   Work all_to_all(Span out, Span in, Label label, std::vector<int64_t> out_counts = {}, std::vector<int64_t> in_counts = {});
+  // A scan of affine maps along the ranks (collectives/all_scan.cpp). Before it, `state` is what this rank adds; after it, `before` is the
+  // state that comes in from the ranks before this one (zero at the first), and `state` the one that leaves: map(before) + state. A rank
+  // sends one state to the next one and nothing else. f32 or f64.
+  Work all_scan(Span before, Span state, std::shared_ptr<const AffineMap> map, ScanOptions options, Label label);
   // The k-th send to a peer matches its k-th recv from this rank. Not a collective: other ranks take no part.
   Work send(Span x, int peer, Label label);
   Work recv(Span x, int peer, Label label);
@@ -98,6 +109,8 @@ class Group {
   Work scatter(const at::Tensor& out, const at::Tensor& in, int root, Label label, std::vector<int64_t> counts = {});
   Work all_to_all(const at::Tensor& out, const at::Tensor& in, Label label, std::vector<int64_t> out_counts = {},
                   std::vector<int64_t> in_counts = {});
+  // With a diagonal map: state [..., rows, width] (before alike), factors [..., rows]. CUDA tensors travel through pinned host memory.
+  Work all_scan(const at::Tensor& before, const at::Tensor& state, const at::Tensor& factors, ScanOptions options, Label label);
   Work send(const at::Tensor& x, int peer, Label label);
   Work recv(const at::Tensor& x, int peer, Label label);
 

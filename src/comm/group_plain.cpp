@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "comm/affine_map.h"
 #include "comm/codec.h"
 #include "comm/group.h"
 #include "comm/operation.h"
@@ -120,6 +121,16 @@ Work Group::all_to_all(Span out, Span in, Label label, std::vector<int64_t> out_
   const Signature signature{OperationKind::all_to_all, in.dtype, Reduce::sum, -1, even ? in.count : -1};
   return state_->start(signature, label, {.out = out, .in = in, .counts = std::move(out_counts), .in_counts = std::move(in_counts)},
                        &comm::all_to_all);
+}
+
+Work Group::all_scan(Span before, Span state, std::shared_ptr<const AffineMap> map, ScanOptions options, Label label) {
+  CAIRN_CHECK(before.dtype == state.dtype && before.count == state.count && map->dtype() == state.dtype && map->count() == state.count,
+              "all_scan of {} {} into {} {} by a map of {} {}", state.count, name(state.dtype), before.count, name(before.dtype),
+              map->count(), name(map->dtype()));
+  const int first = options.backward ? size() - 1 : 0;
+  const Signature signature{OperationKind::all_scan, state.dtype, Reduce::sum, first, state.count};
+  return state_->start(signature, label, {.out = before, .in = state, .root = first, .map = std::move(map), .blocks = options.blocks},
+                       &comm::all_scan);
 }
 
 Work Group::send(Span x, int peer, Label label) {

@@ -10,6 +10,7 @@
 #include "mesh/axes.h"
 #include "mesh/gradients.h"
 #include "mesh/placement.h"
+#include "model/context/linear_form.h"
 #include "model/pass_options.h"
 
 namespace cairn::comm {
@@ -55,6 +56,8 @@ struct Slice {
   int64_t batch = 0, length = 0;          // 0: as the tensors say
   const ContextSplit* context = nullptr;  // context parallelism: which positions this rank holds; null: all
   bool ring = true;                       // context parallelism: keys go round a ring; false: they are all-gathered
+  LinearForm linear = LinearForm::zeco;   // context parallelism: how states of linear attention are handed on
+  int64_t scan_blocks = 0;                // zeco: pipelined blocks of a state; 0: by the links
 };
 
 // Which gradients this call is for.

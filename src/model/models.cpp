@@ -1,5 +1,6 @@
 // The registry of model kinds. A new kind is a file that makes it and one line in `models`, with what it needs (needs.h).
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 
 #include "base/check.h"
@@ -36,6 +37,32 @@ void check_ladder_layers(const ModelOptions& o) {
     base::fail_input("model.ladder_layers = \"{}\": there is no ladder: set model.residual = \"ladder\", or leave it out", o.ladder_layers);
 }
 
+// The keys of linear attention, checked; other families must not set them.
+LinearAttentionShape linear_attention(const ModelOptions& o) {
+  const ModelOptions usual;
+  LinearAttentionShape shape;
+  if (!family(o.kind).linear_attention) {
+    if (o.decay != usual.decay || o.expand_k != usual.expand_k || o.expand_v != usual.expand_v || o.softmax_layers != usual.softmax_layers)
+      base::fail_input(
+          "model.kind = \"{}\": it has no linear attention. Leave model.decay, expand_k, expand_v and softmax_layers out, or use "
+          "model.kind = \"gla\".",
+          o.kind);
+    return shape;
+  }
+  const auto width_of_head = [&](const char* key, double expansion) {
+    const double width = static_cast<double>(o.embed) * expansion / static_cast<double>(o.heads);
+    if (width < 1 || width != std::floor(width))
+      base::fail_input("model.{} = {}: model.embed = {} times this must be a multiple of model.heads = {}. Choose such a value.", key, expansion,
+                       o.embed, o.heads);
+    return static_cast<int64_t>(width);
+  };
+  if ((o.chunk & (o.chunk - 1)) != 0) base::fail_input("model.chunk = {}: must be a power of two. Use 64.", o.chunk);
+  shape.decay = o.decay, shape.heads = o.heads, shape.chunk = o.chunk;
+  shape.key_dim = width_of_head("expand_k", o.expand_k), shape.value_dim = width_of_head("expand_v", o.expand_v);
+  shape.softmax_layers = parse_layers(o.softmax_layers, o.layers, "model.softmax_layers");
+  return shape;
+}
+
 BuiltModel decoder(const ModelOptions& o, const DataShape& inputs) {
   const Family& kind = family(o.kind);
   if (o.heads % o.kv_heads != 0)
@@ -70,6 +97,7 @@ BuiltModel decoder(const ModelOptions& o, const DataShape& inputs) {
                      .residual = o.residual};
   if (is_ladder(o.residual)) shape.ladder_layers = parse_layers(o.ladder_layers, o.layers);
   check_ladder_layers(o);
+  shape.linear = linear_attention(o);
   if (inputs.end_of_text >= 0) shape.tokens = {.bos = inputs.end_of_text, .eos = {inputs.end_of_text}};
   return {make_decoder(shape), make_next_token()};
 }
@@ -90,7 +118,7 @@ struct Entry {
 const std::vector<Entry>& models() {
   static const std::vector<Entry> list = [] {
     std::vector<Entry> all;
-    for (const std::string& name : family_names()) all.push_back({name, decoder});
+    for (const Family& one : families()) all.push_back({one.name, decoder, {.linear_attention = one.linear_attention}});
     all.push_back({"classifier",
                    classifier,
                    {.data = ModelNeeds::Data::features,
@@ -136,6 +164,7 @@ BuiltModel build_model(const ModelOptions& options, const DataShape& inputs, Dec
                      shape.length);
   shape.table_length = inputs.length;
   shape.dropout = options.dropout;
+  shape.linear.chunk = options.chunk;
   check_ladder_layers(options);
   shape.residual = options.residual;
   shape.ladder_layers = is_ladder(options.residual) ? parse_layers(options.ladder_layers, shape.layers) : std::vector<int64_t>{};
@@ -170,6 +199,12 @@ ModelOptions options_of(const DecoderShape& shape, ModelOptions options) {
   options.tied = shape.tied;
   options.rope_theta = shape.rope_theta;
   options.norm_eps = shape.norm_eps;
+  if (const LinearAttentionShape& linear = shape.linear; linear.heads > 0) {
+    options.decay = linear.decay;
+    options.expand_k = static_cast<double>(linear.heads * linear.key_dim) / static_cast<double>(shape.embed);
+    options.expand_v = static_cast<double>(linear.heads * linear.value_dim) / static_cast<double>(shape.embed);
+    options.softmax_layers = linear.softmax_layers.empty() ? "last 0" : format_layers(linear.softmax_layers, shape.layers);
+  }
   if (options.convert) return options;
   options.residual = shape.residual;
   options.ladder_layers = is_ladder(shape.residual) ? format_layers(shape.ladder_layers, shape.layers) : "all";

@@ -13,6 +13,7 @@ struct ModelNeeds {
   bool token_embedding = true;      // looks tokens up in a table, so embeddings can be perturbed
   bool large_vocabulary = true;     // its logits are large, so chunked cross entropy saves memory
   bool residual_stream = true;      // has branches on a residual stream: model.residual and model.dropout apply
+  bool linear_attention = false;    // layers pass states from token to token
   bool batch_norm = false;          // model.batch_norm applies
   bool running_statistics = false;  // may hold buffers that the host updates after each step, which a CUDA graph cannot replay
 };

@@ -30,6 +30,11 @@ struct ModelOptions {
   double dropout = 0;
   std::string residual = "standard";
   std::string ladder_layers = "all";
+  // Of linear attention (model.kind = "gla").
+  LinearAttentionShape::Decay decay = LinearAttentionShape::Decay::gated;
+  double expand_k = 0.5, expand_v = 1;
+  int64_t chunk = 64;
+  std::string softmax_layers = "last 0";
   bool convert = false;
   bool batch_norm = false;
 };

@@ -162,7 +162,13 @@ base::Schema<ContextOptions> context_schema() {
             "How many ranks work on a sequence: mesh.cp (fixed), or what a plan for each step gives it (bytescale, flexsp: with "
             "data.packing = sequences).",
             kContextPlanNames},
-           {"tokens_per_rank", &O::tokens_per_rank, "Tokens that one rank can hold in a pass; for plans of each step.", base::at_least(0)}}};
+           {"tokens_per_rank", &O::tokens_per_rank, "Tokens that one rank can hold in a pass; for plans of each step.", base::at_least(0)},
+           {"linear", &O::linear,
+            "Linear attention: states pass along the ranks in pipelined blocks behind other work (zeco), rank after rank (lasp1), or are "
+            "gathered (lasp2).",
+            kLinearFormNames},
+           {"scan_blocks", &O::scan_blocks, "zeco: pipelined blocks of a state; 0: by the latency and bandwidth of the links.",
+            base::between(0, 4096)}}};
 }
 
 }  // namespace cairn::parallel

@@ -77,6 +77,8 @@ struct ContextOptions {
   bool balanced = true;
   ContextPlan plan = ContextPlan::fixed;
   int64_t tokens_per_rank = 0;
+  model::LinearForm linear = model::LinearForm::zeco;
+  int64_t scan_blocks = 0;
 };
 base::Schema<ContextOptions> context_schema();
 

@@ -37,6 +37,8 @@ std::string to_json(const Plan& plan) {
   const bool along_cp = std::any_of(plan.mesh.axes.begin(), plan.mesh.axes.end(), [](const mesh::Axis& axis) { return axis.name == "cp"; });
   if (along_cp || plan.context != ContextRule{})
     json["context"] = {{"form", base::enum_name(kContextFormNames, plan.context.form)}, {"balanced", plan.context.balanced}};
+  if (plan.context.linear != ContextRule{}.linear) json["context"]["linear"] = base::enum_name(kLinearFormNames, plan.context.linear);
+  if (plan.context.scan_blocks > 0) json["context"]["scan_blocks"] = plan.context.scan_blocks;
   if (!plan.stage_blocks.empty() || !plan.schedule.empty())
     json["pipeline"] = {{"schedule", plan.schedule}, {"stage_blocks", plan.stage_blocks}, {"rank_of_stage", plan.rank_of_stage}};
   if (plan.registers > 0) json["pipeline"]["registers"] = plan.registers;

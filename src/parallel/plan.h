@@ -15,6 +15,8 @@ namespace cairn::parallel {
 struct ContextRule {
   model::ContextForm form = model::ContextForm::ring;
   bool balanced = true;  // each rank has a chunk from the front and its counterpart from the end: equal work under a causal mask
+  model::LinearForm linear = model::LinearForm::zeco;
+  int64_t scan_blocks = 0;  // of zeco; 0: by the links
   bool operator==(const ContextRule&) const = default;
 };
 

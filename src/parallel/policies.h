@@ -2,6 +2,7 @@
 #pragma once
 #include "base/enum_names.h"
 #include "model/context/attention.h"
+#include "model/context/linear_form.h"
 #include "model/pass_options.h"
 
 namespace cairn::parallel {
@@ -17,6 +18,9 @@ inline constexpr base::EnumName<model::ContextForm> kContextFormNames[] = {{mode
 enum class ContextPlan { fixed, bytescale, flexsp };
 inline constexpr base::EnumName<ContextPlan> kContextPlanNames[] = {
     {ContextPlan::fixed, "fixed"}, {ContextPlan::bytescale, "bytescale"}, {ContextPlan::flexsp, "flexsp"}};
+// context.linear: how the ranks along cp hand on states of linear attention.
+inline constexpr base::EnumName<model::LinearForm> kLinearFormNames[] = {
+    {model::LinearForm::zeco, "zeco"}, {model::LinearForm::lasp1, "lasp1"}, {model::LinearForm::lasp2, "lasp2"}};
 
 // Where the micro-batches of islands with a pipeline each go on after a stage: in the next stage of the same island, or in that of an
 // island drawn at random (NoLoCo).

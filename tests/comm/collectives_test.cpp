@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "comm/affine_map.h"
 #include "comm/collectives_suite.h"
 
 namespace cairn::comm {
@@ -237,6 +238,74 @@ TEST_P(Collectives, TheLedgerHoldsTwoTimesTheShareOfTheOthers) {
     EXPECT_EQ(result.ledger.bytes_sent(r, Purpose::gradient), 2 * 4 * kCount * (n() - 1) / n());
     EXPECT_EQ(result.ledger.messages_sent(r, Purpose::gradient), n() == 2 ? 1 : 2 * (n() - 1));  // two swap so little
     EXPECT_EQ(result.ledger.bytes_sent(r, Purpose::data), 0);
+  }
+}
+
+// Rank r adds state(r) and multiplies what passes by factor(r): a plain loop over the ranks before.
+TEST_P(Collectives, AllScanGivesEachRankTheStateBeforeItAndAfterIt) {
+  run([this](World& world) {
+    for (const bool backward : {false, true}) {
+      for (const int64_t blocks : {0, 1, 3, 64}) {
+        constexpr int64_t kRows = 37, kWidth = 53;  // blocks of unequal size
+        const auto factor = [](int rank, int64_t row) { return 0.25f * static_cast<float>((rank + row) % 4); };
+        std::vector<float> expected(kRows * kWidth), factors(kRows), before(kRows * kWidth, -1.0f), state = values(world.rank(), kRows * kWidth);
+        const auto pass = [&](int rank) {
+          const std::vector<float> own = values(rank, kRows * kWidth);
+          for (int64_t i = 0; i < kRows * kWidth; ++i) expected[i] = factor(rank, i / kWidth) * expected[i] + own[i];
+        };
+        for (int r = backward ? n() - 1 : 0; r != world.rank(); r += backward ? -1 : 1) pass(r);
+        for (int64_t row = 0; row < kRows; ++row) factors[row] = factor(world.rank(), row);
+        world.everyone()
+            .all_scan(span(before), span(state), make_diagonal_map(factors.data(), kRows, kWidth, Dtype::f32),
+                      {.backward = backward, .blocks = blocks}, kTest)
+            .wait();
+        for (int64_t i = 0; i < kRows * kWidth; ++i) ASSERT_NEAR(before[i], expected[i], 1e-4f) << "blocks " << blocks << " element " << i;
+        pass(world.rank());
+        for (int64_t i = 0; i < kRows * kWidth; ++i) ASSERT_NEAR(state[i], expected[i], 1e-4f) << "blocks " << blocks << " element " << i;
+      }
+    }
+  });
+}
+
+// Transitions of delta-rule models are matrices, which do not commute: the order of the ranks shows.
+TEST_P(Collectives, AllScanComposesMatricesInRankOrder) {
+  run([this](World& world) {
+    constexpr int64_t kMatrices = 3, kSize = 2, kWidth = 5, kState = kMatrices * kSize * kWidth;
+    const auto matrix = [](int rank, int64_t m, int64_t i, int64_t j) { return 0.1 * static_cast<double>((rank * 5 + m * 3 + i * 2 + j) % 7) - 0.2; };
+    const auto own = [](int rank, int64_t i) { return std::sin(static_cast<double>(rank * 100 + i)); };
+    std::vector<double> expected(kState), factors, before(kState), state;
+    for (int r = 0; r < world.rank(); ++r) {
+      std::vector<double> next(kState);
+      for (int64_t e = 0; e < kState; ++e) {
+        const int64_t m = e / (kSize * kWidth), i = e / kWidth % kSize, j = e % kWidth;
+        next[e] = own(r, e);
+        for (int64_t k = 0; k < kSize; ++k) next[e] += matrix(r, m, i, k) * expected[(m * kSize + k) * kWidth + j];
+      }
+      expected = next;
+    }
+    for (int64_t e = 0; e < kState; ++e) state.push_back(own(world.rank(), e));
+    for (int64_t e = 0; e < kMatrices * kSize * kSize; ++e)
+      factors.push_back(matrix(world.rank(), e / (kSize * kSize), e / kSize % kSize, e % kSize));
+    world.everyone()
+        .all_scan({before.data(), kState, Dtype::f64}, {state.data(), kState, Dtype::f64},
+                  make_matrix_map(factors.data(), kMatrices, kSize, kWidth, Dtype::f64), {.blocks = 2}, kTest)
+        .wait();
+    for (int64_t e = 0; e < kState; ++e) ASSERT_NEAR(before[e], expected[e], 1e-12) << e;
+  });
+}
+
+TEST_P(Collectives, AllScanSendsOneStateWhateverTheNumberOfRanks) {
+  constexpr int64_t kRows = 64, kWidth = 100;
+  const harness::Run result = run([](World& world) {
+    std::vector<float> before(kRows * kWidth), state(kRows * kWidth), factors(kRows, 0.5f);
+    world.everyone()
+        .all_scan(span(before), span(state), make_diagonal_map(factors.data(), kRows, kWidth, Dtype::f32), {.blocks = 7},
+                  {Purpose::activation, "states"})
+        .wait();
+  });
+  for (int r = 0; r < n(); ++r) {
+    EXPECT_EQ(result.ledger.bytes_sent(r, Purpose::activation), r == n() - 1 ? 0 : 4 * kRows * kWidth);
+    EXPECT_EQ(result.ledger.messages_sent(r, Purpose::activation), r == n() - 1 ? 0 : 7);
   }
 }
 

@@ -14,6 +14,7 @@
 #include <fmt/ranges.h>
 
 #include "base/random.h"
+#include "comm/affine_map.h"
 #include "comm/codec.h"
 #include "harness/chaos_values.h"
 #include "harness/link_facts_transport.h"
@@ -107,6 +108,7 @@ Story::Operation make_operation(Dice& dice, const Story& story) {
   if (dice.one_in(3)) operation.kind = OperationKind::all_reduce;
   operation.dtype = dice.any_of({Dtype::f32, Dtype::f32, Dtype::f64, Dtype::bf16, Dtype::f16, Dtype::i32, Dtype::i64, Dtype::u8});
   if (operation.kind == OperationKind::coded_all_reduce) operation.dtype = Dtype::f32;
+  if (operation.kind == OperationKind::all_scan && operation.dtype != Dtype::f64) operation.dtype = Dtype::f32;
   operation.reduce = dice.any_of({Reduce::sum, Reduce::sum, Reduce::max, Reduce::min});
   operation.root = static_cast<int>(dice.below(members));
   operation.to = static_cast<int>((operation.root + dice.between(1, members - 1)) % members);
@@ -160,7 +162,7 @@ std::vector<std::byte> through(const comm::Codec& codec, std::vector<std::byte> 
 }
 
 struct Buffers {
-  std::vector<std::byte> in, out, expected;
+  std::vector<std::byte> in, out, expected, factors;
 };
 
 // One rank's course through the story. Lives longer than its world, since operations may be under way when a rank ends by an error.
@@ -314,6 +316,24 @@ comm::Work Actor::start(comm::Group& group, int k, int me, Buffers& b) {
       for (int member = 0; member < n; ++member) all.push_back(through(*codec, values(member, whole)));
       b.out = values(me, whole), b.expected = through(*codec, reduced_values(o.dtype, Reduce::sum, all));
       return group.coded_all_reduce(span(b.out), *codec, label);
+    }
+    case OperationKind::all_scan: {
+      const bool backward = k % 2 == 1;
+      b.in = values(me, whole), b.out = blank(whole), b.expected = std::vector<std::byte>(b.out.size());
+      b.factors.resize(b.out.size());
+      // Halves: their products are exact, with and without fused multiply-add.
+      const auto scan = [&]<typename T>(T half) {
+        std::fill_n(reinterpret_cast<T*>(b.factors.data()), whole, half);
+        for (int member = backward ? n - 1 : 0; member != me; member += backward ? -1 : 1) {
+          std::vector<std::byte> state = values(member, whole);
+          for (int64_t i = 0; i < whole; ++i)
+            reinterpret_cast<T*>(state.data())[i] += half * reinterpret_cast<const T*>(b.expected.data())[i];
+          b.expected = std::move(state);
+        }
+      };
+      o.dtype == Dtype::f64 ? scan(0.5) : scan(0.5f);
+      return group.all_scan(span(b.out), span(b.in), comm::make_diagonal_map(b.factors.data(), whole, 1, o.dtype),
+                            {.backward = backward, .blocks = 1 + k % 5}, label);
     }
     case OperationKind::barrier:
       break;

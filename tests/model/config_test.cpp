@@ -29,6 +29,10 @@ DecoderShape some(const std::string& kind) {
                      .out_bias = of.out_bias,
                      .mlp_bias = of.mlp_bias};
   if (!of.rotary()) shape.rope_theta = DecoderShape().rope_theta, shape.kv_heads = 6;
+  if (of.linear_attention) {
+    shape.heads = shape.kv_heads = 6, shape.rope_theta = DecoderShape().rope_theta;
+    shape.linear = {.heads = 6, .key_dim = 4, .value_dim = 8};
+  }
   shape.tokens = {.bos = 1, .pad = 0, .eos = {2, 7}};
   return shape;
 }
@@ -42,6 +46,34 @@ TEST(Config, ReadsBackWhatItWroteForEveryFamily) {
   shape.qkv_bias = shape.out_bias = shape.mlp_bias = true;
   shape.head_dim = 20;
   EXPECT_EQ(parse_config(format_config(shape), "config.json"), shape);
+}
+
+TEST(Config, ReadsBackEveryKindOfLinearAttention) {
+  DecoderShape shape = some("gla");
+  for (const auto decay : {LinearAttentionShape::Decay::gated, LinearAttentionShape::Decay::constant, LinearAttentionShape::Decay::none}) {
+    shape.linear.decay = decay;
+    EXPECT_EQ(parse_config(format_config(shape), "config.json"), shape);
+  }
+  shape.linear.softmax_layers = {0, 2};
+  shape.heads = 3, shape.kv_heads = 1, shape.head_dim = 16, shape.window = 33, shape.rope_theta = 5e5;
+  EXPECT_EQ(parse_config(format_config(shape), "config.json"), shape);
+}
+
+// A config.json as flash-linear-attention writes it.
+TEST(Config, ReadsWhatFlashLinearAttentionWrites) {
+  const std::string text = R"({"model_type": "gla", "vocab_size": 32000, "hidden_size": 1024, "expand_k": 0.5, "expand_v": 1,
+    "hidden_ratio": 4, "intermediate_size": null, "num_hidden_layers": 24, "num_heads": 4, "num_kv_heads": null, "feature_map": null,
+    "attn_mode": "chunk", "use_short_conv": false, "use_output_gate": true, "clamp_min": null, "hidden_act": "swish",
+    "use_gk": true, "use_gv": false, "norm_eps": 1e-06, "tie_word_embeddings": false,
+    "attn": {"layers": [5, 11], "num_heads": 16, "num_kv_heads": 8, "qkv_bias": false, "window_size": null, "rope_theta": 10000.0}})";
+  const DecoderShape shape = parse_config(text, "config.json");
+  EXPECT_EQ(shape.linear.heads, 4);
+  EXPECT_EQ(shape.linear.key_dim, 128);
+  EXPECT_EQ(shape.linear.value_dim, 256);
+  EXPECT_EQ(shape.mlp, 2816);  // 1024 x 4 x 2 / 3, up to a multiple of 256
+  EXPECT_EQ(shape.linear.softmax_layers, (std::vector<int64_t>{5, 11}));
+  EXPECT_EQ(shape.head_dim, 64);
+  EXPECT_EQ(shape.kv_heads, 8);
 }
 
 TEST(Config, ReadsBackEveryRopeScaling) {

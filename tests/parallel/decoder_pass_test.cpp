@@ -117,19 +117,21 @@ INSTANTIATE_TEST_SUITE_P(
 // A shape of the family with odd sizes.
 DecoderShape small(const std::string& kind) {
   const Family& of = family(kind);
-  return {.vocab = 19,
-          .embed = 12,
-          .layers = 2,
-          .heads = 3,
-          .kv_heads = kind == "gpt2" ? 3 : 1,
-          .head_dim = 4,
-          .mlp = 14,
-          .length = 11,
-          .tied = kind != "mistral",
-          .family = kind,
-          .qkv_bias = of.qkv_bias,
-          .out_bias = of.out_bias,
-          .mlp_bias = of.mlp_bias};
+  DecoderShape shape{.vocab = 19,
+                     .embed = 12,
+                     .layers = 2,
+                     .heads = 3,
+                     .kv_heads = kind == "gpt2" ? 3 : 1,
+                     .head_dim = 4,
+                     .mlp = 14,
+                     .length = 11,
+                     .tied = kind != "mistral",
+                     .family = kind,
+                     .qkv_bias = of.qkv_bias,
+                     .out_bias = of.out_bias,
+                     .mlp_bias = of.mlp_bias};
+  if (of.linear_attention) shape.linear = {.heads = 3, .key_dim = 2, .value_dim = 4, .chunk = 16};
+  return shape;
 }
 
 std::vector<Case> of_every_family() {
@@ -147,6 +149,14 @@ std::vector<Case> of_every_family() {
   cases.back().shape.tied = false;
   cases.push_back({small("llama"), 2, 11});
   cases.back().shape.rope_scaling = {.kind = RopeScaling::Kind::yarn, .factor = 4, .original_length = 5};
+  for (const LinearAttentionShape::Decay decay : {LinearAttentionShape::Decay::constant, LinearAttentionShape::Decay::none}) {
+    cases.push_back({small("gla"), 2, 11, true});
+    cases.back().shape.linear.decay = decay;
+  }
+  cases.push_back({small("gla"), 1, 37});  // several chunks
+  cases.push_back({small("gla"), 2, 11, true});
+  cases.back().shape.linear.softmax_layers = {1};  // a hybrid
+  cases.push_back({small("gla"), 2, 11, false, {.rank = 2, .alpha = 3, .targets = {"q_proj", "g_proj", "o_proj"}}});
   cases.push_back({small("llama"), 2, 11, false, {.rank = 2, .alpha = 3, .targets = {"q_proj", "v_proj", "down_proj"}}});
   cases.push_back({small("qwen2"), 2, 5, false, {.rank = 3, .alpha = 5, .targets = {"*proj"}}});
   cases.push_back({small("gpt2"), 2, 7, false, {.rank = 1, .alpha = 0.5, .targets = {"c_attn", "c_proj"}, .by_root = true}});
@@ -166,7 +176,7 @@ std::vector<Case> of_every_wiring() {
   cases.push_back({small("qwen3"), 2, 7});
   cases.back().shape.residual = "ladder";
   cases.back().shape.ladder_layers = {0, 1};
-  for (const std::string kind : {"llama", "gpt2"}) {
+  for (const std::string kind : {"llama", "gpt2", "gla"}) {
     cases.push_back({small(kind), 2, 7});
     cases.back().shape.residual = "parallel";
   }

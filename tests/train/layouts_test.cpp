@@ -42,8 +42,8 @@ LayoutTrace recorded(const LayoutCase& c, const std::string& plant = "") {
 }
 
 const LayoutTrace& alone(const std::string& family) {
-  static const LayoutTrace llama = recorded({"one", 1, {}}), gpt2 = recorded({"one", 1, {}, "gpt2"});
-  return family == "gpt2" ? gpt2 : llama;
+  static const LayoutTrace llama = recorded({"one", 1, {}}), gpt2 = recorded({"one", 1, {}, "gpt2"}), gla = recorded({"one", 1, {}, "gla"});
+  return family == "gpt2" ? gpt2 : family == "gla" ? gla : llama;
 }
 
 class Layouts : public testing::TestWithParam<LayoutCase> {};
@@ -99,7 +99,13 @@ INSTANTIATE_TEST_SUITE_P(
                     LayoutCase{"hybrid_tp", 8, {"mesh.dp=4", "mesh.shard=2", "mesh.tp=2"}},
                     LayoutCase{"gpt2_pp2_tp2", 4, {"mesh.pp=2", "mesh.tp=2"}, "gpt2"},
                     LayoutCase{"gpt2_cp2_zero3", 4, {"mesh.cp=2", "memory.zero=3"}, "gpt2"},
-                    LayoutCase{"gpt2_pp3", 3, {"mesh.pp=3"}, "gpt2"}),
+                    LayoutCase{"gpt2_pp3", 3, {"mesh.pp=3"}, "gpt2"},
+                    LayoutCase{"gla_cp2", 2, {"mesh.cp=2", "context.balanced=false"}, "gla"},
+                    LayoutCase{"gla_cp3_lasp1", 3, {"mesh.cp=3", "context.balanced=false", "context.linear=lasp1"}, "gla"},
+                    LayoutCase{"gla_cp5_lasp2", 5, {"mesh.cp=5", "context.balanced=false", "context.linear=lasp2"}, "gla"},
+                    LayoutCase{"gla_cp2_tp2_zero3", 4, {"mesh.cp=2", "mesh.tp=2", "context.balanced=false", "memory.zero=3"}, "gla"},
+                    LayoutCase{"gla_tp4", 4, {"mesh.tp=4"}, "gla"},
+                    LayoutCase{"gla_pp3", 3, {"mesh.pp=3", "recompute.mode=full"}, "gla"}),
     [](const auto& c) { return c.param.name; });
 
 // What only moves recomputation or data changes no bit of losses, gradients and parameters.

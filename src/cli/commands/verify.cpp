@@ -173,10 +173,11 @@ int print_table(const VerifyArguments& given) {
       "even share | ratio |");
   terminal.line("|---|---|---|---|---|---|---|---|---|---|---|---|");
   bool all_good = true;
-  for (const std::string family : {"llama", "gpt2"}) {
+  for (const std::string family : {"llama", "gpt2", "gla"}) {
     VerifyArguments a = given;
     a.sets.push_back("model.kind=" + family);
     if (family == "gpt2") a.sets.push_back("model.kv_heads=8");
+    if (family == "gla") a.sets.push_back("context.balanced=false");
     const train::LayoutTraceOptions options{.steps = 10, .tensors = false, .plant = {}, .cache = (cache_folder() / "data").string()};
     const train::LayoutTrace one = record_on(a, {"dp=1"}, options);
     for (const Layout& layout : many_layouts()) {

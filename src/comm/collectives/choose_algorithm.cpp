@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <initializer_list>
 
 namespace cairn::comm {
@@ -122,6 +123,22 @@ Broadcast choose_broadcast(int64_t bytes, int ranks, const Chunking& pieces, con
 
 ReduceTo choose_reduce(int64_t bytes, int ranks, const Chunking& pieces, const LinkFacts& facts) {
   return cheapest({ReduceTo::flat, ReduceTo::spread}, bytes, ranks, pieces, facts);
+}
+
+int64_t choose_scan_blocks(int64_t bytes, int ranks, const LinkFacts& facts) {
+  constexpr int64_t kBlocksMax = 64, kBlockBytesMin = 16 << 10;
+  const double overhead_s = std::max(1e-9, static_cast<double>(facts.overhead.count()) * 1e-9);
+  const double wire_s = static_cast<double>(bytes) / facts.bytes_per_s;
+  const auto best = static_cast<int64_t>(std::lround(std::min<double>(kBlocksMax, std::sqrt(std::max(0, ranks - 2) * wire_s / overhead_s))));
+  return std::clamp<int64_t>(best, 1, std::clamp<int64_t>(bytes / kBlockBytesMin, 1, kBlocksMax));
+}
+
+std::chrono::nanoseconds scan_cost(int64_t bytes, int ranks, int64_t blocks, const LinkFacts& facts) {
+  if (ranks <= 1) return {};
+  const double hops = ranks - 1, block_ns = static_cast<double>(bytes) / static_cast<double>(blocks) / facts.bytes_per_s * 1e9;
+  const double round_ns = block_ns + static_cast<double>(facts.overhead.count());
+  return std::chrono::nanoseconds(
+      static_cast<int64_t>((hops + static_cast<double>(blocks - 1)) * round_ns + hops * static_cast<double>(facts.latency.count())));
 }
 
 std::string_view name(AllReduce algorithm) {

@@ -35,6 +35,12 @@ AllGather choose_all_gather(int64_t bytes, int ranks, const Chunking& pieces, co
 Broadcast choose_broadcast(int64_t bytes, int ranks, const Chunking& pieces, const LinkFacts& facts);
 ReduceTo choose_reduce(int64_t bytes, int ranks, const Chunking& pieces, const LinkFacts& facts);
 
+// The number of blocks of an all_scan of this many bytes among this many ranks: sqrt((ranks - 2) bytes / (bandwidth overhead)), at most 64,
+// and no block smaller than 16 KiB. (Latency does not count: the blocks behind travel meanwhile.)
+int64_t choose_scan_blocks(int64_t bytes, int ranks, const LinkFacts& facts);
+// The time until the last rank has its state: n - 1 hops of a latency and a block, then the other blocks.
+std::chrono::nanoseconds scan_cost(int64_t bytes, int ranks, int64_t blocks, const LinkFacts& facts);
+
 std::string_view name(AllReduce algorithm);
 
 }  // namespace cairn::comm

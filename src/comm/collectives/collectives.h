@@ -9,6 +9,7 @@
 
 namespace cairn::comm {
 
+class AffineMap;
 class Codec;
 
 // The arguments of a collective; which fields are used depends on its kind.
@@ -20,6 +21,8 @@ struct Arguments {
   std::vector<int64_t> counts = {};     // elements per rank: of `out` when gathering and in all_to_all, of `in` when scattering
   std::vector<int64_t> in_counts = {};  // all_to_all
   std::shared_ptr<const Codec> codec = {};
+  std::shared_ptr<const AffineMap> map = {};  // all_scan
+  int64_t blocks = 0;                         // all_scan; 0: choose_scan_blocks
 };
 
 // The collectives, as coroutines over point-to-point messages: the same code for every transport. Both references must outlive the
@@ -33,6 +36,8 @@ Coroutine reduce_scatter(Exchange& exchange, const Arguments& arguments);
 Coroutine gather(Exchange& exchange, const Arguments& arguments);
 Coroutine scatter(Exchange& exchange, const Arguments& arguments);
 Coroutine all_to_all(Exchange& exchange, const Arguments& arguments);
+// `out` becomes the state before this rank, `in` the one after it; `root` is the first rank: 0, or the last one of the group.
+Coroutine all_scan(Exchange& exchange, const Arguments& arguments);
 Coroutine barrier(Exchange& exchange, const Arguments& arguments);
 Coroutine send_one(Exchange& exchange, const Arguments& arguments);  // `out`, to position `root`
 Coroutine recv_one(Exchange& exchange, const Arguments& arguments);  // `out`, from position `root`

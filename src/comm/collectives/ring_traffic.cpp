@@ -33,6 +33,7 @@ std::vector<Flow> ring_traffic(OperationKind kind, const Arguments& arguments, i
     case OperationKind::send_recv:
       return sends ? std::vector<Flow>{{arguments.root, arguments.out.count * size}} : std::vector<Flow>{};
     case OperationKind::coded_all_reduce:
+    case OperationKind::all_scan:
     case OperationKind::barrier:
       break;  // the host's
   }

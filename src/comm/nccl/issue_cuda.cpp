@@ -73,6 +73,7 @@ class Calls {
       case OperationKind::send_recv:
         return sends_ ? send(1, on_.out.data, on_.out.count, on_.out.dtype) : receive(0, on_.out.data, on_.out.count, on_.out.dtype);
       case OperationKind::coded_all_reduce:
+      case OperationKind::all_scan:
       case OperationKind::barrier:
         return note(ncclInvalidUsage);  // handled by the host
     }

@@ -41,7 +41,7 @@ constexpr size_t kFindingsMax = 3;
 
 bool needs_all(OperationKind kind) {
   return kind != OperationKind::broadcast && kind != OperationKind::reduce && kind != OperationKind::gather &&
-         kind != OperationKind::scatter;
+         kind != OperationKind::scatter && kind != OperationKind::all_scan;
 }
 
 Nanoseconds seconds_of(double seconds) { return Nanoseconds(static_cast<int64_t>(seconds * 1e9)); }

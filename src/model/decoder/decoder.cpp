@@ -1,11 +1,13 @@
 #include "model/decoder/decoder.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "model/decoder/blocks.h"
+#include "model/decoder/linear_attention_block.h"
 #include "model/decoder/residual_stream.h"
 #include "model/decoder/wiring.h"
 #include "model/families/config.h"
@@ -15,9 +17,18 @@
 namespace cairn::model {
 namespace {
 
+// Linear attention whose sizes are left open has those of flash-linear-attention: keys of half the width together, values of the width.
+DecoderShape completed(DecoderShape shape) {
+  LinearAttentionShape& linear = shape.linear;
+  if (!family(shape.family).linear_attention || linear.heads > 0) return shape;
+  linear.heads = shape.heads;
+  linear.key_dim = std::max<int64_t>(1, shape.embed / 2 / shape.heads), linear.value_dim = std::max<int64_t>(1, shape.embed / shape.heads);
+  return shape;
+}
+
 class Decoder final : public Model {
  public:
-  Decoder(const DecoderShape& shape, const LoraShape& lora) : shape_(shape), lora_(lora), family_(family(shape.family)) {
+  Decoder(const DecoderShape& shape, const LoraShape& lora) : shape_(completed(shape)), lora_(lora), family_(family(shape.family)) {
     const FamilyNames& names = family_.names;
     const mesh::ParamId table = Model::add({.name = names.embedding + ".weight",
                                             .shape = {shape.vocab, shape.embed},
@@ -42,7 +53,7 @@ class Decoder final : public Model {
   }
 
   Buffers make_buffers(const at::TensorOptions& options) const override {
-    if (!family_.rotary()) return {};
+    if (!family_.rotary() || (family_.linear_attention && shape_.linear.softmax_layers.empty())) return {};
     const kernels::RopeTable table = rope_angles(shape_, shape_.table_length > 0 ? shape_.table_length : shape_.length, options);
     return {{"rope.cos", table.cos}, {"rope.sin", table.sin}};
   }
@@ -54,7 +65,11 @@ class Decoder final : public Model {
     std::string name;
     int64_t width;
     std::string axis;
+    int64_t head_width = 0;  // of an axis of heads; 0: head_dim
   };
+
+  int64_t head_width(const Part& part) const { return part.head_width > 0 ? part.head_width : shape_.head_dim; }
+  int64_t queries_per_key(const Part& part) const { return part.head_width > 0 ? 1 : shape_.heads / shape_.kv_heads; }
 
   Norm add_norm(const std::string& name, Norm::Kind kind, int64_t width, const std::string& axis) {
     Norm norm{.kind = kind, .eps = shape_.norm_eps};
@@ -64,14 +79,15 @@ class Decoder final : public Model {
     return norm;
   }
 
-  mesh::ParamId add_bias(const std::string& name, int64_t width, const std::string& axis) {
-    return Model::add({.name = name + ".bias",
-                       .shape = {width},
-                       .axes = {axis},
+  mesh::ParamId add_bias(const std::string& name, int64_t width, const std::string& axis) { return add_bias(Part{name, width, axis}); }
+  mesh::ParamId add_bias(const Part& part) {
+    return Model::add({.name = part.name + ".bias",
+                       .shape = {part.width},
+                       .axes = {part.axis},
                        .role = Parameter::Role::bias,
                        .init = Parameter::Init::zeros,
-                       .head_width = shape_.head_dim,
-                       .queries_per_key = shape_.heads / shape_.kv_heads});
+                       .head_width = head_width(part),
+                       .queries_per_key = queries_per_key(part)});
   }
 
   // Projections of one input that are multiplied as one matrix. Those that write to the residual stream are initialised smaller, so that
@@ -86,14 +102,14 @@ class Decoder final : public Model {
                       .shape = linear.fan_in_fan_out ? std::vector{in.width, out.width} : std::vector{out.width, in.width},
                       .axes = linear.fan_in_fan_out ? std::vector{in.axis, out.axis} : std::vector{out.axis, in.axis},
                       .deviation = deviation,
-                      .head_width = shape_.head_dim,
-                      .queries_per_key = shape_.heads / shape_.kv_heads,
+                      .head_width = head_width(in.head_width > 0 ? in : out),
+                      .queries_per_key = queries_per_key(in.head_width > 0 ? in : out),
                       .fan_in_fan_out = linear.fan_in_fan_out});
       if (i == 0) linear.weight = id;
     }
     linear.weight.count = static_cast<int32_t>(outs.size());
     for (size_t i = 0; bias && i < outs.size(); ++i) {
-      const mesh::ParamId id = add_bias(outs[i].name, outs[i].width, outs[i].axis);
+      const mesh::ParamId id = add_bias(outs[i]);
       if (i == 0) linear.bias = id;
     }
     if (bias) linear.bias->count = static_cast<int32_t>(outs.size());
@@ -112,15 +128,15 @@ class Decoder final : public Model {
                             .axes = {"rank", in.axis},
                             .role = Parameter::Role::adapter,
                             .deviation = 1 / std::sqrt(3.0 * static_cast<double>(in.width)),
-                            .head_width = shape_.head_dim,
-                            .queries_per_key = shape_.heads / shape_.kv_heads});
+                            .head_width = head_width(in),
+                            .queries_per_key = queries_per_key(in)});
         one.b = Model::add({.name = out.name + ".lora_B.weight",
                             .shape = {out.width, lora_.rank},
                             .axes = {out.axis, "rank"},
                             .role = Parameter::Role::adapter,
                             .init = Parameter::Init::zeros,
-                            .head_width = shape_.head_dim,
-                            .queries_per_key = shape_.heads / shape_.kv_heads});
+                            .head_width = head_width(out),
+                            .queries_per_key = queries_per_key(out)});
         linear.low_rank.push_back(one);
       }
       ++place;
@@ -145,7 +161,9 @@ class Decoder final : public Model {
           apart ? BlockIo{.name = name, .reads = normed, .writes = wires[i].writes, .onto = wires[i].onto, .with = wires[i].with}
                 : BlockIo{.name = name, .reads = wires[i].reads, .writes = wires[i].writes};
       Pending one;
-      one.branch = attention ? make_attention(layer, io, apart, norm) : make_mlp(layer, io, apart, norm);
+      one.branch = !attention           ? make_mlp(layer, io, apart, norm)
+                   : has_linear(layer) ? make_linear_attention(layer, io, apart, norm)
+                                       : make_attention(layer, io, apart, norm);
       if (norm) one.norm = make_norm_block(shape_, {.name = name + "_norm", .reads = wires[i].reads, .writes = normed}, *norm);
       all.push_back(std::move(one));
     }
@@ -177,6 +195,33 @@ class Decoder final : public Model {
     }
     parts.out = add_linear({{at + names.out, shape_.embed, "embed"}}, {"", q, "heads"}, shape_.out_bias, /*to_residual=*/true);
     return make_attention_block(shape_, io, std::move(parts));
+  }
+
+  bool has_linear(int64_t layer) const {
+    const std::vector<int64_t>& softmax = shape_.linear.softmax_layers;
+    return family_.linear_attention && !std::binary_search(softmax.begin(), softmax.end(), layer);
+  }
+
+  std::unique_ptr<Block> make_linear_attention(int64_t layer, const BlockIo& io, bool apart, std::optional<Norm>& norm) {
+    const FamilyNames& names = family_.names;
+    const LinearAttentionShape& s = shape_.linear;
+    const std::string at = fmt::format("{}.{}.", names.layers, layer);
+    const int64_t keys = s.heads * s.key_dim, values = s.heads * s.value_dim;
+    LinearAttentionParts parts;
+    norm = add_norm(at + names.attention_norm, family_.norm, shape_.embed, "embed");
+    if (!apart) parts.norm = std::exchange(norm, std::nullopt);
+    parts.qkvz = add_linear({{at + names.qkv[0], keys, "heads", s.key_dim},
+                             {at + names.qkv[1], keys, "heads", s.key_dim},
+                             {at + names.qkv[2], values, "heads", s.value_dim},
+                             {at + "attn.g_proj", values, "heads", s.value_dim}},
+                            {"", shape_.embed, "embed"}, /*bias=*/false);
+    if (s.decay == LinearAttentionShape::Decay::gated) {
+      parts.gate_down = add_linear({{at + "attn.gk_proj.0", s.gate_rank, "rank"}}, {"", shape_.embed, "embed"}, /*bias=*/false);
+      parts.gate_up = add_linear({{at + "attn.gk_proj.1", keys, "heads", s.key_dim}}, {"", s.gate_rank, "rank"}, /*bias=*/true);
+    }
+    parts.head_norm = add_norm(at + "attn.g_norm_swish_gate", Norm::Kind::rms, s.value_dim, "head");
+    parts.out = add_linear({{at + names.out, shape_.embed, "embed"}}, {"", values, "heads", s.value_dim}, /*bias=*/false, /*to_residual=*/true);
+    return make_linear_attention_block(s, shape_.embed, shape_.dropout, io, std::move(parts));
   }
 
   std::unique_ptr<Block> make_mlp(int64_t layer, const BlockIo& io, bool apart, std::optional<Norm>& norm) {

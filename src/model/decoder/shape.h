@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "model/decoder/linear_attention_shape.h"
+
 namespace cairn::model {
 
 // Rope scaling: how rotary angles are stretched for sequences longer than the model was trained on. Names as in config.json.
@@ -50,6 +52,7 @@ struct DecoderShape {
   double dropout = 0;                       // dropout of what is added to the residual stream, in training
   std::string residual = "standard";        // one of kWirings (decoder/wiring.h)
   std::vector<int64_t> ladder_layers = {};  // ladder wiring: which layers, ascending
+  LinearAttentionShape linear = {};         // of families with linear attention; heads and head_dim above are those of softmax layers
   // Fields of the config.json it was read from that nothing here interprets, as JSON: they are written back.
   std::vector<std::pair<std::string, std::string>> other_fields = {};
   bool operator==(const DecoderShape&) const = default;

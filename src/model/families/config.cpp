@@ -298,18 +298,123 @@ void write_llama_like(base::OrderedJson& config, const DecoderShape& shape) {
   if (style.use_sliding_window) config["use_sliding_window"] = false;
 }
 
-std::vector<int64_t> ladder_layers(const Config& config, int64_t layers) {
-  const base::Json* list = config.find("ladder_layers");
+// The layers that a list names, ascending.
+std::vector<int64_t> layer_list(const Config& config, const char* key, int64_t layers) {
+  const base::Json* list = config.find(key);
   if (!list || !list->is_array() || list->size() > static_cast<size_t>(layers))
-    base::fail_corrupt(config.file(), "ladder_layers must be a list of layers");
+    base::fail_corrupt(config.file(), fmt::format("{} must be a list of layers", key));
   std::vector<int64_t> numbers;
   for (const base::Json& one : *list) {
     if (!one.is_number_integer() || one.get<int64_t>() < 0 || one.get<int64_t>() >= layers ||
         (!numbers.empty() && one.get<int64_t>() <= numbers.back()))
-      base::fail_corrupt(config.file(), fmt::format("ladder_layers has {}: layers from 0 to {}, in order", base::shown(one), layers - 1));
+      base::fail_corrupt(config.file(), fmt::format("{} has {}: layers from 0 to {}, in order", key, base::shown(one), layers - 1));
     numbers.push_back(one.get<int64_t>());
   }
   return numbers;
+}
+
+// Refuses keys that would make another function of the same weights, in the family of flash-linear-attention.
+void refuse_other_linear_maths(const Config& config) {
+  for (const char* key : {"feature_map", "clamp_min"}) config.only(key, {});
+  for (const char* key : {"use_short_conv", "use_gv"}) config.only(key, {false});
+  for (const char* key : {"use_output_gate", "elementwise_affine", "use_gk", "fuse_norm"}) config.only(key, {true});
+}
+
+// The width of a head from "expand_k" or "expand_v".
+int64_t expanded(const Config& config, const char* key, double otherwise, const DecoderShape& shape) {
+  const auto width = static_cast<int64_t>(static_cast<double>(shape.embed) * config.number(key, 64, otherwise));
+  if (width < 1 || width % shape.linear.heads != 0)
+    base::fail_corrupt(config.file(), fmt::format("{} = {}: a width of {} is no multiple of num_heads = {}", key,
+                                                  config.number(key, 64, otherwise), width, shape.linear.heads));
+  return width / shape.linear.heads;
+}
+
+void read_fla(DecoderShape& shape, const Config& config) {
+  refuse_other_linear_maths(config);
+  shape.embed = config.size("hidden_size", kWidthMax);
+  shape.layers = config.size("num_hidden_layers", kLayersMax);
+  shape.linear.heads = config.size("num_heads", kHeadsMax, 4);
+  config.only("num_kv_heads", {shape.linear.heads});
+  shape.linear.key_dim = expanded(config, "expand_k", 0.5, shape), shape.linear.value_dim = expanded(config, "expand_v", 1, shape);
+  // hidden_ratio gives a SwiGLU of about as many parameters as an MLP of that ratio, in multiples of 256.
+  const auto wanted = static_cast<int64_t>(static_cast<double>(shape.embed) * config.number("hidden_ratio", 64, 4) * 2 / 3);
+  shape.mlp = config.size("intermediate_size", kWidthMax, std::max<int64_t>(1, (wanted + 255) / 256) * 256);
+  shape.length = config.size("max_position_embeddings", kLengthMax, family(shape.family).config.default_length);
+  shape.norm_eps = config.number("norm_eps", 1, 1e-6);
+  shape.tied = config.flag("tie_word_embeddings", false);
+  shape.heads = shape.kv_heads = shape.linear.heads;
+  if (const base::Json* attention = config.find("attn")) {
+    if (!attention->is_object()) base::fail_corrupt(config.file(), "attn must be an object");
+    const Config own(*attention, config.file());
+    shape.heads = own.size("num_heads", kHeadsMax);
+    shape.kv_heads = own.size("num_kv_heads", kHeadsMax, shape.heads);
+    shape.qkv_bias = own.flag("qkv_bias", false);
+    shape.window = own.find("window_size") ? own.size("window_size", kLengthMax) : 0;
+    shape.rope_theta = own.number("rope_theta", 1e12, 10000);
+    shape.linear.softmax_layers = layer_list(own, "layers", shape.layers);
+  }
+  if (shape.embed % shape.heads != 0 || shape.heads % shape.kv_heads != 0)
+    base::fail_corrupt(config.file(), fmt::format("attn has {} heads and {} key heads for hidden_size = {}", shape.heads, shape.kv_heads,
+                                                  shape.embed));
+  shape.head_dim = shape.embed / shape.heads;
+  if (!shape.linear.softmax_layers.empty() && shape.head_dim % 2 != 0)
+    base::fail_corrupt(config.file(), fmt::format("heads of width {}: rotary positions need an even one", shape.head_dim));
+}
+
+void write_fla(base::OrderedJson& config, const DecoderShape& shape) {
+  const auto expansion = [&](int64_t width) {
+    return static_cast<double>(width * shape.linear.heads) / static_cast<double>(shape.embed);
+  };
+  config["hidden_size"] = shape.embed;
+  config["expand_k"] = expansion(shape.linear.key_dim);
+  config["expand_v"] = expansion(shape.linear.value_dim);
+  config["intermediate_size"] = shape.mlp;
+  config["num_hidden_layers"] = shape.layers;
+  config["num_heads"] = shape.linear.heads;
+  for (const char* key : {"num_kv_heads", "feature_map", "clamp_min"}) config[key] = nullptr;
+  config["attn_mode"] = "chunk";
+  for (const char* key : {"use_short_conv", "use_gv"}) config[key] = false;
+  for (const char* key : {"use_output_gate", "elementwise_affine", "use_gk", "fuse_norm", "fuse_swiglu"}) config[key] = true;
+  config["hidden_act"] = "swish";
+  config["max_position_embeddings"] = shape.length;
+  config["norm_eps"] = shape.norm_eps;
+  config["attn"] = nullptr;
+  if (shape.linear.softmax_layers.empty()) return;
+  base::OrderedJson attention;
+  attention["layers"] = shape.linear.softmax_layers;
+  attention["num_heads"] = shape.heads;
+  attention["num_kv_heads"] = shape.kv_heads;
+  attention["qkv_bias"] = shape.qkv_bias;
+  attention["window_size"] = shape.window > 0 ? base::OrderedJson(shape.window) : base::OrderedJson(nullptr);
+  attention["rope_theta"] = shape.rope_theta;
+  config["attn"] = std::move(attention);
+}
+
+void read_family(DecoderShape& shape, const Config& config) {
+  switch (family(shape.family).config.keys) {
+    case FamilyConfig::Keys::gpt2:
+      return read_gpt2(shape, config);
+    case FamilyConfig::Keys::fla:
+      return read_fla(shape, config);
+    case FamilyConfig::Keys::llama:
+      return read_llama_like(shape, config);
+  }
+}
+
+void write_family(base::OrderedJson& config, const DecoderShape& shape) {
+  switch (family(shape.family).config.keys) {
+    case FamilyConfig::Keys::gpt2:
+      return write_gpt2(config, shape);
+    case FamilyConfig::Keys::fla:
+      return write_fla(config, shape);
+    case FamilyConfig::Keys::llama:
+      return write_llama_like(config, shape);
+  }
+}
+
+// Linear attention with a constant decay or none is another function than fla's, so it gets another model_type.
+std::string decay_suffix(const DecoderShape& shape) {
+  return shape.linear.decay == LinearAttentionShape::Decay::gated ? "" : fmt::format("_{}_decay", base::enum_name(kDecayNames, shape.linear.decay));
 }
 
 // Fields that are not true of what is written: the weights' type and place of the file that was read, and the other spelling of the rotary
@@ -354,10 +459,10 @@ std::string format_config(const DecoderShape& shape, const std::string& dtype) {
   const bool standard = is_standard(shape.residual);
   const Family& kind = family(shape.family);
   config["architectures"].push_back(architecture_prefix(shape.residual) + kind.architecture);
-  config["model_type"] = standard ? shape.family : fmt::format("{}_{}", shape.family, shape.residual);
+  config["model_type"] = shape.family + decay_suffix(shape) + (standard ? "" : "_" + shape.residual);
   if (is_ladder(shape.residual)) config["ladder_layers"] = shape.ladder_layers;
   config["vocab_size"] = shape.vocab;
-  kind.config.keys == FamilyConfig::Keys::gpt2 ? write_gpt2(config, shape) : write_llama_like(config, shape);
+  write_family(config, shape);
   for (const auto& [key, missing] : kind.config.dropouts) config[key] = 0.0;  // a new model has none
   config["tie_word_embeddings"] = shape.tied;
   const auto id = [](const std::optional<int64_t>& token) { return token ? base::OrderedJson(*token) : base::OrderedJson(nullptr); };
@@ -386,7 +491,16 @@ DecoderShape parse_config(const std::string& text, const std::string& file) {
   DecoderShape shape;
   for (const std::string& wiring : kWirings)
     if (named.ends_with("_" + wiring)) shape.residual = wiring, named.resize(named.size() - wiring.size() - 1);
-  if (std::find(known.begin(), known.end(), named) == known.end())
+  for (const auto decay : {LinearAttentionShape::Decay::constant, LinearAttentionShape::Decay::none}) {
+    shape.linear.decay = decay;
+    if (named.ends_with(decay_suffix(shape))) {
+      named.resize(named.size() - decay_suffix(shape).size());
+      break;
+    }
+    shape.linear.decay = LinearAttentionShape::Decay::gated;
+  }
+  const Family* found = find_family(named);
+  if (!found || (!found->linear_attention && shape.linear.decay != LinearAttentionShape::Decay::gated))
     base::fail_input("{}: model_type is {}; Cairn reads {}", file, type ? base::shown(*type) : "missing", fmt::join(known, ", "));
   shape.family = named;
   refuse_other_maths(config);
@@ -394,8 +508,8 @@ DecoderShape parse_config(const std::string& text, const std::string& file) {
   shape.qkv_bias = kind.qkv_bias, shape.out_bias = kind.out_bias, shape.mlp_bias = kind.mlp_bias;
   shape.vocab = config.size("vocab_size", kVocabMax);
   shape.tokens = special_tokens(config);
-  kind.config.keys == FamilyConfig::Keys::gpt2 ? read_gpt2(shape, config) : read_llama_like(shape, config);
-  if (is_ladder(shape.residual)) shape.ladder_layers = ladder_layers(config, shape.layers);
+  read_family(shape, config);
+  if (is_ladder(shape.residual)) shape.ladder_layers = layer_list(config, "ladder_layers", shape.layers);
   shape.other_fields = other_fields_of(parsed.value, shape);
   return shape;
 }

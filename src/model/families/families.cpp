@@ -78,10 +78,25 @@ Family gpt2() {
           .ignored_tensors = {".attn.bias", ".attn.masked_bias"}};  // causal masks, not biases
 }
 
+// Names and keys as in flash-linear-attention.
+Family gla() {
+  FamilyNames names = llama_names();
+  names.embedding = "model.embeddings";
+  names.attention_norm = "attn_norm", names.mlp_norm = "mlp_norm";
+  names.qkv = {"attn.q_proj", "attn.k_proj", "attn.v_proj"};
+  names.out = "attn.o_proj";
+  return {.name = "gla",
+          .architecture = "GLAForCausalLM",
+          .names = names,
+          .linear_attention = true,
+          .config = {.keys = FamilyConfig::Keys::fla, .default_length = 2048, .dropouts = {}},
+          .linear_layers = "q_proj, k_proj, v_proj, g_proj, o_proj, gate_proj, up_proj and down_proj"};
+}
+
 }  // namespace
 
 const std::vector<Family>& families() {
-  static const std::vector<Family> list{llama(), mistral(), qwen2(), qwen3(), gpt2()};
+  static const std::vector<Family> list{llama(), mistral(), qwen2(), qwen3(), gpt2(), gla()};
   return list;
 }
 

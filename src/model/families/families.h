@@ -21,7 +21,7 @@ struct FamilyNames {
 
 // How a family's config.json differs from that of the others.
 struct FamilyConfig {
-  enum class Keys { llama, gpt2 };  // "hidden_size" or "n_embd" and so on
+  enum class Keys { llama, gpt2, fla };  // "hidden_size", "n_embd" and so on; fla: as flash-linear-attention writes them
   Keys keys = Keys::llama;
   // What a key means where it is missing.
   int64_t default_kv_heads = 32;   // num_key_value_heads; 0: as many as query heads
@@ -45,6 +45,7 @@ struct Family {
   Norm::Kind norm = Norm::Kind::rms;
   bool qk_norm = false;                                       // each query and key head is normed before the rotation
   bool fan_in_fan_out = false;                                // projections are stored [in, out]
+  bool linear_attention = false;                              // layers have linear attention, but for those of linear.softmax_layers
   bool grouped_queries = true;                                // false: kv_heads = heads, and heads * head_dim = embed
   bool qkv_bias = false, out_bias = false, mlp_bias = false;  // of a new model; a config.json may say otherwise
   FamilyConfig config = {};

@@ -35,7 +35,7 @@ void CachedBlocks::run(Values& values, int64_t begin, int64_t first_row, int64_t
     if (i + 1 == blocks.size()) keep_last_position(values, blocks[i]->card().reads.front());
     blocks[i]->forward(values, nullptr, call);
   }
-  if (cache_.tensors.empty()) allocate(part, first_row);
+  if (cache_.tensors.empty() && cache_.states.empty()) allocate(part, first_row);
 }
 
 void CachedBlocks::copy(int64_t from, int64_t to, int64_t positions) {

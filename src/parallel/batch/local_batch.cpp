@@ -17,7 +17,7 @@ const at::Tensor* tokens_of(const mesh::Batch& batch) {
 
 }  // namespace
 
-LocalBatch::LocalBatch(const Pass& pass) : whole_(pass.batch), ring_(pass.context.form == model::ContextForm::ring) {
+LocalBatch::LocalBatch(const Pass& pass) : whole_(pass.batch), rule_(pass.context) {
   comm::Group* cp = pass.axes.find("cp");
   const at::Tensor* tokens = tokens_of(whole_);
   if (!tokens) return;
@@ -43,7 +43,12 @@ LocalBatch::LocalBatch(const Pass& pass) : whole_(pass.batch), ring_(pass.contex
 model::Slice LocalBatch::slice() const {
   const at::Tensor* tokens = tokens_of(batch());
   if (!tokens) return {};
-  return {.batch = tokens->size(0), .length = tokens->size(1), .context = cut_ ? &split_ : nullptr, .ring = ring_};
+  return {.batch = tokens->size(0),
+          .length = tokens->size(1),
+          .context = cut_ ? &split_ : nullptr,
+          .ring = rule_.form == model::ContextForm::ring,
+          .linear = rule_.linear,
+          .scan_blocks = rule_.scan_blocks};
 }
 
 }  // namespace cairn::parallel

@@ -25,7 +25,7 @@ class LocalBatch {
  private:
   const mesh::Batch& whole_;
   bool cut_ = false;
-  bool ring_ = false;
+  const ContextRule rule_;
   mesh::Batch own_;
   model::ContextSplit split_;
   at::Tensor keys_;

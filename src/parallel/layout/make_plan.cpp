@@ -180,7 +180,7 @@ Plan make_plan(const LayoutOptions& options, int ranks) {
           plan.zero, m.island > 1 ? "island" : "ep", m.island > 1 ? m.island : m.ep);
     plan.zero = 0;  // one rank has all of it
   }
-  if (m.cp > 1) plan.context = {options.context.form, options.context.balanced};
+  if (m.cp > 1) plan.context = {options.context.form, options.context.balanced, options.context.linear, options.context.scan_blocks};
   return plan;
 }
 

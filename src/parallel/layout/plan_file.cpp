@@ -149,6 +149,8 @@ std::vector<std::pair<std::string, std::string>> spelled_out(const Plan& plan) {
   fields.emplace_back("micro_batches", std::to_string(plan.micro_batches));
   fields.emplace_back("context.form", base::enum_name(kContextFormNames, plan.context.form));
   fields.emplace_back("context.balanced", plan.context.balanced ? "true" : "false");
+  fields.emplace_back("context.linear", base::enum_name(kLinearFormNames, plan.context.linear));
+  fields.emplace_back("context.scan_blocks", std::to_string(plan.context.scan_blocks));
   fields.emplace_back("pipeline.schedule", plan.schedule.empty() ? "none" : plan.schedule);
   fields.emplace_back("pipeline.stage_blocks", fmt::format("[{}]", fmt::join(plan.stage_blocks, ", ")));
   fields.emplace_back("pipeline.rank_of_stage", fmt::format("[{}]", fmt::join(plan.rank_of_stage, ", ")));
@@ -207,6 +209,8 @@ Plan parse_plan(std::string_view json, const std::string& file) {
       if (!balanced.is_boolean()) context.fail("balanced", balanced, "true or false");
       plan.context.balanced = balanced.get<bool>();
     }
+    plan.context.linear = context.one_of("linear", model::LinearForm::zeco, kLinearFormNames);
+    plan.context.scan_blocks = context.number("scan_blocks", 0, 0, kMaxNumber);
     context.nothing_else();
   }
   read_pipeline(plan, reader, file);

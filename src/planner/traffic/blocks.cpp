@@ -229,6 +229,13 @@ void add_context_parallel(const TrafficCase& step, TrafficTable& table) {
     table.add_unpredicted("attention", "cp", comm::Purpose::activation, "not predicted: nothing is known of how this model attends");
     return;
   }
+  const bool linear = std::any_of(step.model.blocks().begin(), step.model.blocks().end(), [](const auto& block) {
+    return std::any_of(block->card().operations.begin(), block->card().operations.end(),
+                       [](const BlockOp& operation) { return operation.name == "linear_attention"; });
+  });
+  if (linear)
+    table.add_unpredicted("linear attention", "cp", comm::Purpose::activation,
+                          "not predicted: one state per layer and direction leaves each rank but the last");
   const int64_t window = model::parse_config(config, "the model").window;
   const model::ContextSplit split = parallel::make_context_split(step.batch.length, cp, step.plan.context.balanced);
   const bool ring = step.plan.context.form == model::ContextForm::ring;

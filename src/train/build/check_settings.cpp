@@ -27,6 +27,7 @@ std::vector<Limit> model_limits(const Settings& settings) {
   if (!tokens) limits.push_back({Feature::cp, "this model reads no sequences to shard: use mesh.dp"});
   if (!needs.large_vocabulary) limits.push_back({Feature::loss_chunks, "this model has few logits: leave it out"});
   if (needs.running_statistics) limits.push_back({Feature::cuda_graph, "the host keeps the model's running means: leave it out"});
+  if (needs.linear_attention) limits.push_back({Feature::fp8, "layers of linear attention compute in bf16 or fp32: leave train.fp8 out"});
   if (!model::is_standard(settings.model.residual))
     limits.push_back({Feature::tensor_overlap,
                       "is for model.residual = \"standard\"; a ladder's sums overlap with the next block anyway: leave it out"});
@@ -70,6 +71,21 @@ void check_context(const Settings& settings, const parallel::Plan& plan) {
   if (planned && settings.eval.fraction > 0)
     base::fail_input("eval.fraction = {}: samples of data.packing = sequences are not evaluated yet. Set eval.fraction = 0.",
                      settings.eval.fraction);
+  const std::string linear(base::enum_name(parallel::kLinearFormNames, context.linear));
+  if (!model::needs_of(settings.model.kind).linear_attention) {
+    if (context.linear != model::LinearForm::zeco || context.scan_blocks > 0)
+      base::fail_input("context.{}: model.kind = {} has no linear attention. Leave it out; context.form is for softmax attention.",
+                       context.scan_blocks > 0 ? fmt::format("scan_blocks = {}", context.scan_blocks) : "linear = " + linear,
+                       settings.model.kind);
+    return;
+  }
+  if (context.scan_blocks > 0 && context.linear != model::LinearForm::zeco)
+    base::fail_input("context.scan_blocks = {}: only zeco sends states in blocks. Leave it out, or set context.linear = zeco (it is {}).",
+                     context.scan_blocks, linear);
+  if (cp > 1 && context.balanced)
+    base::fail_input(
+        "context.balanced = true: states of linear attention pass from rank to rank in the order of tokens, and every rank has the same work "
+        "anyway. Set context.balanced = false.");
 }
 
 // Islands that step separately.

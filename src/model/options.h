@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/schema.h"
+#include "model/decoder/attention_pattern.h"
 #include "model/decoder/lora.h"
 #include "model/decoder/shape.h"
 
@@ -32,6 +33,7 @@ struct ModelOptions {
   std::string ladder_layers = "all";
   bool convert = false;
   bool batch_norm = false;
+  PatternOptions attention;  // model.attention.*
 };
 
 base::Schema<ModelOptions> model_schema();

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "model/decoder/attention_pattern.h"
 #include "model/decoder/blocks.h"
 #include "model/decoder/residual_stream.h"
 #include "model/decoder/wiring.h"
@@ -168,6 +169,7 @@ class Decoder final : public Model {
       qkv = {{at + names.qkv[0], q, "heads"}, {at + names.qkv[1], kv, "kv_heads"}, {at + names.qkv[2], kv, "kv_heads"}};
     }
     AttentionParts parts{.rotary = family_.rotary()};
+    if (has_pattern(shape_, layer)) parts.pattern = shape_.pattern;
     norm = add_norm(at + names.attention_norm, family_.norm, shape_.embed, "embed");
     if (!apart) parts.norm = std::exchange(norm, std::nullopt);
     parts.qkv = add_linear(qkv, {"", shape_.embed, "embed"}, shape_.qkv_bias);

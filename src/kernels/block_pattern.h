@@ -50,19 +50,22 @@ bool drops_for_good(const BlockPattern& pattern, int64_t blocks);
 // Pairs of blocks that all key heads see in a sequence of `blocks`; dense causal attention has blocks (blocks + 1) / 2 for each.
 int64_t seen_pairs(const BlockPattern& pattern, int64_t blocks);
 
-// The part of a layout's rows and columns that one call covers, in global blocks and heads.
+// What one call covers, in global positions and heads. The offsets are multiples of a block.
 struct BlockSpan {
-  int64_t first_row = 0, rows = 0, first_column = 0, columns = 0;
+  int64_t query_offset = 0, queries = 0, key_offset = 0, keys = 0;
   int64_t first_head = 0, heads = 1;
 };
 
-// The seen pairs as lists, for kernels that walk them on a GPU. By rows (forward, dq) and by columns (dk, dv). Rows and columns count from the
-// span's first.
-struct BlockLayout {
-  int64_t heads = 1;                               // 1 where all heads see the same
-  std::vector<int32_t> row_starts, columns;        // [heads, rows + 1] into columns, which ascend
-  std::vector<int32_t> column_starts, rows;        // [heads, columns + 1] into rows, which ascend
+// The seen pairs of a call as lists that kernels on a GPU walk: pairs of a panel of 64 queries and a tile of `tile_keys` keys, by panel
+// (forward, dq) and by tile (dk, dv). With blocks of 16 or 32 a panel covers several rows of the pattern; bit r of a pair says that its row r
+// sees the tile.
+struct BlockPairs {
+  static constexpr int64_t kPanel = 64, kRowBits = 4;
+  int64_t heads = 1;  // 1 where all heads see the same
+  int64_t panels = 0, tiles = 0, tile_keys = 64;
+  std::vector<int32_t> panel_starts, of_panel;  // [heads, panels + 1] into tile << kRowBits | rows, ascending
+  std::vector<int32_t> tile_starts, of_tile;    // [heads, tiles + 1] into panel << kRowBits | rows, ascending
 };
-BlockLayout block_layout(const BlockPattern& pattern, const BlockSpan& span);
+BlockPairs block_pairs(const BlockPattern& pattern, const BlockSpan& span);
 
 }  // namespace cairn::kernels

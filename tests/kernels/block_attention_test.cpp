@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <ostream>
@@ -238,32 +240,40 @@ TEST(BlockPattern, ABlockOutOfSightStaysOutOfSightWhereNearbyBlocksAreAllSeen) {
   EXPECT_FALSE(drops_for_good({.block = 16, .kv_heads = 2, .table = irregular_table(2, 12)}, 12));
 }
 
-TEST(BlockPattern, TheLayoutListsEachSeenPairOnceByRowAndByColumn) {
-  const BlockPattern pattern{.block = 16, .local_blocks = 2, .stride = 3, .kv_heads = 6, .dense_heads = 1};
-  const BlockSpan span{.first_row = 5, .rows = 9, .first_column = 2, .columns = 11, .first_head = 3, .heads = 3};
-  const BlockLayout layout = block_layout(pattern, span);
-  ASSERT_EQ(layout.heads, 3);
-  size_t pairs = 0;
-  for (int64_t h = 0; h < span.heads; ++h) {
-    std::vector<std::pair<int64_t, int64_t>> by_row, by_column, seen;
-    for (int64_t i = 0; i < span.rows; ++i) {
-      const auto at = static_cast<size_t>(h * (span.rows + 1) + i);
-      for (int32_t e = layout.row_starts[at]; e < layout.row_starts[at + 1]; ++e) by_row.emplace_back(i, layout.columns[static_cast<size_t>(e)]);
-      for (int64_t j = 0; j < span.columns; ++j)
-        if (pattern.sees(span.first_head + h, span.first_row + i, span.first_column + j)) seen.emplace_back(i, j);
+// Every seen pair of positions lies in exactly one pair of the lists, whose row bits show it, by panel and by tile.
+TEST(BlockPattern, ThePairsOfACallAreThoseThatAreSeen) {
+  for (const int64_t block : {16, 32, 64, 128}) {
+    SCOPED_TRACE(block);
+    const BlockPattern pattern{.block = block, .local_blocks = 2, .stride = 3, .kv_heads = 6, .dense_heads = 1};
+    const BlockSpan span{.query_offset = 3 * block, .queries = 700, .key_offset = block, .keys = 730, .first_head = 3, .heads = 3};
+    const BlockPairs pairs = block_pairs(pattern, span);
+    ASSERT_EQ(pairs.heads, 3);
+    for (int64_t h = 0; h < span.heads; ++h) {
+      std::vector<std::array<int64_t, 3>> by_panel, by_tile, expected;
+      for (int64_t p = 0; p < pairs.panels; ++p) {
+        const auto at = static_cast<size_t>(h * (pairs.panels + 1) + p);
+        for (int32_t e = pairs.panel_starts[at]; e < pairs.panel_starts[at + 1]; ++e)
+          by_panel.push_back({p, pairs.of_panel[static_cast<size_t>(e)] >> BlockPairs::kRowBits, pairs.of_panel[static_cast<size_t>(e)] & 15});
+        for (int64_t t = 0; t < pairs.tiles; ++t) {
+          int64_t rows = 0;
+          for (int64_t i = p * 64; i < std::min<int64_t>(span.queries, (p + 1) * 64); ++i) {
+            const int64_t query = span.query_offset + i, key = span.key_offset + t * pairs.tile_keys;
+            const int64_t bit = query / block - (span.query_offset + p * 64) / block;
+            if (key <= query && pattern.sees(span.first_head + h, query / block, key / block)) rows |= 1 << bit;
+          }
+          if (rows != 0) expected.push_back({p, t, rows});
+        }
+      }
+      for (int64_t t = 0; t < pairs.tiles; ++t) {
+        const auto at = static_cast<size_t>(h * (pairs.tiles + 1) + t);
+        for (int32_t e = pairs.tile_starts[at]; e < pairs.tile_starts[at + 1]; ++e)
+          by_tile.push_back({pairs.of_tile[static_cast<size_t>(e)] >> BlockPairs::kRowBits, t, pairs.of_tile[static_cast<size_t>(e)] & 15});
+      }
+      std::sort(by_tile.begin(), by_tile.end());
+      EXPECT_EQ(by_panel, expected);
+      EXPECT_EQ(by_tile, expected);
     }
-    for (int64_t j = 0; j < span.columns; ++j) {
-      const auto at = static_cast<size_t>(h * (span.columns + 1) + j);
-      for (int32_t e = layout.column_starts[at]; e < layout.column_starts[at + 1]; ++e)
-        by_column.emplace_back(layout.rows[static_cast<size_t>(e)], j);
-    }
-    std::sort(by_column.begin(), by_column.end());
-    EXPECT_EQ(by_row, seen);
-    EXPECT_EQ(by_column, seen);
-    pairs += seen.size();
   }
-  EXPECT_EQ(layout.columns.size(), pairs);
-  EXPECT_EQ(layout.rows.size(), pairs);
 }
 
 TEST(BlockPattern, CountsItsPairs) {

@@ -52,6 +52,7 @@ Mask mask_of(const at::Tensor& q, const at::Tensor& k, const AttentionOptions& o
   const bool is_varlen =
       starts != nullptr && starts->size(1) > 0 && max_sequences(options) <= kSequencesMax && q_len == k_len && shift == 0;
   const bool documents = options.key_documents != nullptr && !(is_varlen && starts->size(1) == 1);  // one a row hides nothing
+  if (options.pattern != nullptr) return {causal, window, false, documents};  // block_attention_cuda.h
   return {causal, window, (!documents || is_varlen) && ((!causal && window == 0) || lined_up), documents};
 }
 

@@ -1,6 +1,7 @@
 #include "kernels/block_pattern.h"
 
 #include <algorithm>
+#include <map>
 
 #include "base/check.h"
 
@@ -89,38 +90,40 @@ int64_t seen_pairs(const BlockPattern& pattern, int64_t blocks) {
   return pairs;
 }
 
-BlockLayout block_layout(const BlockPattern& pattern, const BlockSpan& span) {
-  BlockLayout layout{.heads = same_for_all_heads(pattern) ? 1 : span.heads};
-  for (int64_t h = 0; h < layout.heads; ++h) {
-    std::vector<int32_t> counts(static_cast<size_t>(span.columns), 0);
-    const size_t begin = layout.columns.size();
-    layout.row_starts.push_back(static_cast<int32_t>(begin));
-    for (int64_t row = 0; row < span.rows; ++row) {
-      const size_t from = layout.columns.size();
-      pattern.append_columns(span.first_head + h, span.first_row + row, span.first_column, span.first_column + span.columns,
-                             layout.columns);
-      for (size_t i = from; i < layout.columns.size(); ++i) {
-        layout.columns[i] -= static_cast<int32_t>(span.first_column);
-        ++counts[static_cast<size_t>(layout.columns[i])];
+BlockPairs block_pairs(const BlockPattern& pattern, const BlockSpan& span) {
+  const int64_t block = pattern.block, panel_size = BlockPairs::kPanel;
+  BlockPairs pairs{.heads = same_for_all_heads(pattern) ? 1 : span.heads, .tile_keys = std::min(block, panel_size)};
+  pairs.panels = (span.queries + panel_size - 1) / panel_size;
+  pairs.tiles = (span.keys + pairs.tile_keys - 1) / pairs.tile_keys;
+  const int64_t first_tile = span.key_offset / pairs.tile_keys, columns_end = (span.key_offset + span.keys + block - 1) / block;
+  std::vector<int32_t> columns;
+  for (int64_t h = 0; h < pairs.heads; ++h) {
+    std::vector<std::vector<int32_t>> of_tile(static_cast<size_t>(pairs.tiles));
+    pairs.panel_starts.push_back(static_cast<int32_t>(pairs.of_panel.size()));
+    for (int64_t panel = 0; panel < pairs.panels; ++panel) {
+      const int64_t begin = span.query_offset + panel * panel_size, end = std::min(begin + panel_size, span.query_offset + span.queries);
+      std::map<int64_t, int32_t> rows_of;  // tile, from the span's first: rows that see it
+      for (int64_t row = begin / block; row * block < end; ++row) {
+        columns.clear();
+        pattern.append_columns(span.first_head + h, row, span.key_offset / block, columns_end, columns);
+        for (const int32_t column : columns)
+          for (int64_t key = column * block; key < std::min((column + 1) * block, end); key += pairs.tile_keys)
+            rows_of[key / pairs.tile_keys - first_tile] |= 1 << (row - begin / block);
       }
-      layout.row_starts.push_back(static_cast<int32_t>(layout.columns.size()));
+      for (const auto& [tile, rows] : rows_of) {
+        if (tile >= pairs.tiles) break;
+        pairs.of_panel.push_back(static_cast<int32_t>(tile << BlockPairs::kRowBits) | rows);
+        of_tile[static_cast<size_t>(tile)].push_back(static_cast<int32_t>(panel << BlockPairs::kRowBits) | rows);
+      }
+      pairs.panel_starts.push_back(static_cast<int32_t>(pairs.of_panel.size()));
     }
-    // The same pairs by column: rows go to the places that the counts give.
-    std::vector<size_t> next(static_cast<size_t>(span.columns));
-    size_t at = begin;
-    for (int64_t column = 0; column < span.columns; ++column) {
-      layout.column_starts.push_back(static_cast<int32_t>(at));
-      next[static_cast<size_t>(column)] = at;
-      at += static_cast<size_t>(counts[static_cast<size_t>(column)]);
+    pairs.tile_starts.push_back(static_cast<int32_t>(pairs.of_tile.size()));
+    for (const std::vector<int32_t>& panels : of_tile) {
+      pairs.of_tile.insert(pairs.of_tile.end(), panels.begin(), panels.end());
+      pairs.tile_starts.push_back(static_cast<int32_t>(pairs.of_tile.size()));
     }
-    layout.column_starts.push_back(static_cast<int32_t>(at));
-    layout.rows.resize(at);
-    const size_t starts = static_cast<size_t>(h * (span.rows + 1));
-    for (int64_t row = 0; row < span.rows; ++row)
-      for (int32_t i = layout.row_starts[starts + static_cast<size_t>(row)]; i < layout.row_starts[starts + static_cast<size_t>(row) + 1]; ++i)
-        layout.rows[next[static_cast<size_t>(layout.columns[static_cast<size_t>(i)])]++] = static_cast<int32_t>(row);
   }
-  return layout;
+  return pairs;
 }
 
 }  // namespace cairn::kernels

@@ -4,6 +4,7 @@
 // chunks have bank conflicts. In a warp's accumulator of 16 x 8, lane l holds columns 2 (l % 4) and one more of rows l / 4 and l / 4 + 8.
 #pragma once
 #include <cstdint>
+#include <type_traits>
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -76,7 +77,7 @@ __device__ inline void load_right(uint32_t (&b)[4], uint32_t tile, int row, int 
 
 template <class T>
 __device__ inline void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  if constexpr (sizeof(T) == 2 && __is_same(T, __half))
+  if constexpr (std::is_same_v<T, __half>)
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -88,7 +89,7 @@ __device__ inline void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint3
 
 template <class T>
 __device__ inline uint32_t pack_two(float low, float high) {
-  if constexpr (__is_same(T, __half)) {
+  if constexpr (std::is_same_v<T, __half>) {
     const __half2 both = __floats2half2_rn(low, high);
     return *reinterpret_cast<const uint32_t*>(&both);
   } else {

@@ -7,6 +7,8 @@
 
 namespace cairn::kernels {
 
+class BlockListCache;  // attention/block_attention_cuda.cpp
+
 // A pattern that a user gives: rows and columns of blocks for one head, or for each key head.
 struct BlockTable {
   int64_t heads = 1, blocks = 0;
@@ -31,6 +33,7 @@ struct BlockPattern {
   int64_t dense_heads = 0;   // the last of these see everything before them
   bool homogeneous = false;  // all heads have the first one's phase
   std::shared_ptr<const BlockTable> table = {};  // replaces the formula
+  std::shared_ptr<BlockListCache> lists = {};    // what GPU kernels made for earlier calls; copies share it. Null: made at every call
 
   bool is_dense(int64_t head) const { return !table && (head >= kv_heads - dense_heads || (stride == 1 && near_stride == 1)); }
   int64_t phase(int64_t head) const { return (homogeneous ? 0 : head * phase_step) + phase_offset; }
@@ -54,6 +57,7 @@ int64_t seen_pairs(const BlockPattern& pattern, int64_t blocks);
 struct BlockSpan {
   int64_t query_offset = 0, queries = 0, key_offset = 0, keys = 0;
   int64_t first_head = 0, heads = 1;
+  bool operator==(const BlockSpan&) const = default;
 };
 
 // The seen pairs of a call as lists that kernels on a GPU walk: pairs of a panel of 64 queries and a tile of `tile_keys` keys, by panel
@@ -67,5 +71,6 @@ struct BlockPairs {
   std::vector<int32_t> tile_starts, of_tile;    // [heads, tiles + 1] into panel << kRowBits | rows, ascending
 };
 BlockPairs block_pairs(const BlockPattern& pattern, const BlockSpan& span);
+std::shared_ptr<BlockListCache> make_block_list_cache();  // null in a build without CUDA
 
 }  // namespace cairn::kernels

@@ -16,6 +16,7 @@
 
 #include "kernels/aten.h"
 #include "kernels/attention.h"
+#include "kernels/attention/block_attention_cuda.h"
 #include "kernels/attention/cudnn_varlen.h"
 #include "kernels/attention/varlen_tables_kernel.h"
 #include "kernels/cuda/tensor.h"
@@ -52,7 +53,6 @@ Mask mask_of(const at::Tensor& q, const at::Tensor& k, const AttentionOptions& o
   const bool is_varlen =
       starts != nullptr && starts->size(1) > 0 && max_sequences(options) <= kSequencesMax && q_len == k_len && shift == 0;
   const bool documents = options.key_documents != nullptr && !(is_varlen && starts->size(1) == 1);  // one a row hides nothing
-  if (options.pattern != nullptr) return {causal, window, false, documents};  // block_attention_cuda.h
   return {causal, window, (!documents || is_varlen) && ((!causal && window == 0) || lined_up), documents};
 }
 
@@ -147,6 +147,7 @@ bool is_plain_causal(const Mask& mask) { return mask.causal && mask.window == 0;
 std::optional<AttentionOutput> attend_on_cuda(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                               const AttentionOptions& options) {
   if (!is_on_gpu(q)) return std::nullopt;
+  if (options.pattern != nullptr) return block_attend_on_cuda(q, k, v, options);
   const Mask mask = mask_of(q, k, options);
   const double scale = scale_of(q, options);
   const CudaDeviceGuard device(q.device());
@@ -193,6 +194,7 @@ std::optional<AttentionGradients> attention_gradients_on_cuda(const at::Tensor& 
                                                               const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse,
                                                               const AttentionOptions& options) {
   if (!is_on_gpu(q) || !fits(dout, q) || !fits(out, q) || !all_fp32(q, lse)) return std::nullopt;
+  if (options.pattern != nullptr) return block_gradients_on_cuda(dout.contiguous(), q, k, v, out, lse, options);
   const Mask mask = mask_of(q, k, options);
   const double scale = scale_of(q, options);
   const CudaDeviceGuard device(q.device());

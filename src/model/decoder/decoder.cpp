@@ -20,6 +20,7 @@ class Decoder final : public Model {
  public:
   Decoder(const DecoderShape& shape, const LoraShape& lora) : shape_(shape), lora_(lora), family_(family(shape.family)) {
     const FamilyNames& names = family_.names;
+    if (shape_.pattern) shape_.pattern->lists = kernels::make_block_list_cache();
     const mesh::ParamId table = Model::add({.name = names.embedding + ".weight",
                                             .shape = {shape.vocab, shape.embed},
                                             .axes = {"vocab", "embed"},

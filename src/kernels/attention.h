@@ -25,11 +25,11 @@ struct AttentionOptions {
   // For variable-length attention on a GPU, where queries and keys are the same positions: where documents begin in each row, int32
   // [batch, n], padded with the row length. n = 0: not known. It repeats the document ids, which are needed too.
   const at::Tensor* document_starts = nullptr;
+  int64_t documents_max = 0;  // upper bound of documents in all rows together, usually far below batch * n; 0: not known
   // Block-sparse attention: only the blocks that are seen are visited. Causal, without a window; offsets are multiples of a block, except
   // for up to four queries. Borrowed.
   const BlockPattern* pattern = nullptr;
   int64_t first_kv_head = 0;  // pattern: the model's number of the first key head here (tensor parallelism holds a part of them)
-  int64_t documents_max = 0;  // upper bound of documents in all rows together, usually far below batch * n; 0: not known
 };
 
 // Shapes: q, out and their gradients [batch, q_len, heads, head_dim]; k, v and theirs [batch, k_len, kv_heads, head_dim]; lse [batch,

@@ -49,15 +49,15 @@ TEST(AttentionPattern, APatternOfOnesOwnIsReadAndKept) {
   EXPECT_FALSE(shape.pattern->sees(2, 2, 1));
   EXPECT_EQ(parse_config(format_config(shape), "config.json"), shape);
   std::ofstream(file) << R"([["1","00"]])";
-  EXPECT_NE(base::error_of([&] { shape_of(options, 32); }).find("hides block 1 of head 0 from itself"), std::string::npos);
+  EXPECT_NE(base::message_of([&] { shape_of(options, 32); }).find("hides block 1 of head 0 from itself"), std::string::npos);
   std::ofstream(file) << R"([["1","01"]])";
-  EXPECT_NE(base::error_of([&] { shape_of(options, 64); }).find("Give rows for 4 blocks"), std::string::npos);
+  EXPECT_NE(base::message_of([&] { shape_of(options, 64); }).find("Give rows for 4 blocks"), std::string::npos);
 }
 
 TEST(AttentionPattern, RefusesWhatLeavesAPartOfTheContextUnseen) {
   PatternOptions options = kSmall;
   options.stride = 6;  // four phases
-  const std::string refusal = base::error_of([&] { shape_of(options); });
+  const std::string refusal = base::message_of([&] { shape_of(options); });
   EXPECT_NE(refusal.find("model.attention.stride = 6: no head sees blocks beyond the window whose number mod 6 is 1, 2"), std::string::npos)
       << refusal;
   EXPECT_NE(refusal.find("Set stride to at most the 4 phases"), std::string::npos) << refusal;
@@ -65,13 +65,13 @@ TEST(AttentionPattern, RefusesWhatLeavesAPartOfTheContextUnseen) {
   EXPECT_TRUE(shape_of(options).pattern.has_value());
   options = kSmall;
   options.homogeneous = true;
-  EXPECT_NE(base::error_of([&] { shape_of(options); }).find("at most the 1 phases"), std::string::npos);
+  EXPECT_NE(base::message_of([&] { shape_of(options); }).find("at most the 1 phases"), std::string::npos);
   options = kSmall;
   options.block = 48;
-  EXPECT_NE(base::error_of([&] { shape_of(options); }).find("model.attention.block = 48: must be a power of two"), std::string::npos);
+  EXPECT_NE(base::message_of([&] { shape_of(options); }).find("model.attention.block = 48: must be a power of two"), std::string::npos);
   options = kSmall;
   options.type = "dense";
-  EXPECT_NE(base::error_of([&] { shape_of(options); }).find("have no effect"), std::string::npos);
+  EXPECT_NE(base::message_of([&] { shape_of(options); }).find("have no effect"), std::string::npos);
 }
 
 struct Written {

@@ -5,7 +5,6 @@
 //   backward  the same steps in reverse. Saved: x or in, qkv, lse, mixed; raw heads and statistics where heads are normed.
 
 #include "base/check.h"
-#include "comm/group.h"
 #include "kernels/aten.h"
 #include "kernels/attention.h"
 #include "kernels/fused_gemm.h"
@@ -138,7 +137,7 @@ class AttentionBlock final : public Block {
     if (call.cache && parts_.pattern && SparseCache::can_drop(*parts_.pattern)) {
       CAIRN_CHECK(!places.documents.defined() && (call.slice.begin == 0 || length == 1), "{}: {} positions from {} into a sparse KV cache",
                   card_.name, length, call.slice.begin);
-      sparse.emplace(*parts_.pattern, first_kv_head(call, counts), card_.name, *call.cache);
+      sparse.emplace(*parts_.pattern, first_kv_head(call), card_.name, *call.cache);
       sparse->append(heads.k, heads.v, call.slice.begin);
     }
     const CachedKeys seen = call.cache && !sparse ? append_to_cache(heads, places, call) : CachedKeys{heads.k, heads.v, places.documents};
@@ -269,10 +268,11 @@ class AttentionBlock final : public Block {
     return {q, (parts_.qkv.out_width(call) / shape_.head_dim - q) / 2};
   }
 
-  // The model's number of this rank's first key head. Patterns belong to heads of the model, not of the rank.
-  static int64_t first_kv_head(const Call& call, const HeadCounts& counts) {
-    const comm::Group* tp = call.axes.find("tp");
-    return tp ? tp->rank() * counts.kv : 0;
+  // The model's number of this rank's first key head. Patterns belong to heads of the model, not of the rank. The rows of the query heads
+  // come first in every form of the weight, and ranks may hold unequally many.
+  int64_t first_kv_head(const Call& call) const {
+    const mesh::Interval queries = local_rows({parts_.qkv.weight.first, 1}, shape_.heads * shape_.head_dim, call);
+    return queries.begin / shape_.head_dim / (shape_.heads / shape_.kv_heads);
   }
 
   // The part of all causal pairs that the pattern's heads see, in sequences as long as the model's, up to a bound.
@@ -299,7 +299,7 @@ class AttentionBlock final : public Block {
   kernels::AttentionOptions options(const Call& call, int64_t length, const at::Tensor& documents, const at::Tensor& key_documents,
                                     const PositionFields* places = nullptr) const {
     kernels::AttentionOptions o{.query_offset = call.slice.begin, .key_offset = call.cache ? 0 : call.slice.begin};
-    if (parts_.pattern) o.pattern = &*parts_.pattern, o.first_kv_head = first_kv_head(call, local_head_counts(call));
+    if (parts_.pattern) o.pattern = &*parts_.pattern, o.first_kv_head = first_kv_head(call);
     if (shape_.window > 0 && call.slice.begin + length > shape_.window) o.window = shape_.window;
     if (documents.defined()) o.query_documents = &documents, o.key_documents = &key_documents;
     if (documents.defined() && places && places->starts.defined()) o.document_starts = &places->starts;

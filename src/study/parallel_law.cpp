@@ -164,7 +164,7 @@ std::vector<LawPoint> parse_law_points(const std::string& text, const std::strin
     const size_t end = std::min(text.find('\n', at), text.size());
     const std::vector<std::string> cells = cells_of(text.substr(at, end - at));
     at = end + 1, ++number;
-    if (cells.size() == 1 && (cells[0].empty() || cells[0][0] == '#')) continue;
+    if (cells[0].starts_with('#') || (cells.size() == 1 && cells[0].empty())) continue;
     if (points.empty() && std::none_of(cells[0].begin(), cells[0].end(), [](char c) { return c >= '0' && c <= '9'; })) {
       const auto place = [&](const char* name, const char* letter) {
         for (size_t i = 0; i < cells.size(); ++i)

@@ -18,6 +18,7 @@ void prove_oneflow(const ProofOptions&, Findings&, base::Log&);
 void prove_oneflow_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_redco(const ProofOptions&, Findings&, base::Log&);
 void prove_redco_on_gpu(const ProofOptions&, Findings&, base::Log&);
+void prove_s2_attention(const ProofOptions&, Findings&, base::Log&);
 void prove_ladder_residual(const ProofOptions&, Findings&, base::Log&);
 void prove_ladder_residual_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_noloco(const ProofOptions&, Findings&, base::Log&);
@@ -52,6 +53,8 @@ const std::vector<Proof>& proofs() {
        prove_torchtitan, prove_torchtitan_on_gpu},
       {"gpipe", "Waves of micro-batches through stages, recomputed inside: bitwise identical, the bubble of theory, little memory.",
        prove_gpipe, prove_gpipe_on_gpu},
+      {"s2-attention", "A window and its own strided blocks for each head: less time, a smaller KV cache, the whole context seen",
+       prove_s2_attention},
       {"ladder-residual",
        "A wiring one block late: sums over ranks along tp hide behind the next block, at the quality of the standard one.",
        prove_ladder_residual, prove_ladder_residual_on_gpu},

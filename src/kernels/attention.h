@@ -7,10 +7,13 @@
 
 namespace cairn::kernels {
 
+struct BlockPattern;
+
 // Which keys a query sees, and how scores are scaled. Query i of row b sees key j if all of these hold:
 //   not causal, or key_offset + j <= query_offset + i;
 //   no window, or key_offset + j > query_offset + i - window;
-//   no document ids, or query_documents[b, i] == key_documents[b, j].
+//   no document ids, or query_documents[b, i] == key_documents[b, j];
+//   no pattern, or it shows the key's block to the query's, for this key head.
 struct AttentionOptions {
   double scale = 0;  // multiplies q . k; 0: 1 / sqrt(head_dim)
   bool causal = true;
@@ -23,6 +26,10 @@ struct AttentionOptions {
   // [batch, n], padded with the row length. n = 0: not known. It repeats the document ids, which are needed too.
   const at::Tensor* document_starts = nullptr;
   int64_t documents_max = 0;  // upper bound of documents in all rows together, usually far below batch * n; 0: not known
+  // Block-sparse attention: only the blocks that are seen are visited. Causal, without a window; offsets are multiples of a block, except
+  // for up to four queries. Borrowed.
+  const BlockPattern* pattern = nullptr;
+  int64_t first_kv_head = 0;  // pattern: the model's number of the first key head here (tensor parallelism holds a part of them)
 };
 
 // Shapes: q, out and their gradients [batch, q_len, heads, head_dim]; k, v and theirs [batch, k_len, kv_heads, head_dim]; lse [batch,

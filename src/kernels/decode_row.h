@@ -2,6 +2,7 @@
 // Serial and without allocation; the caller's threads each take rows or heads of their own. Results do not depend on that division.
 #pragma once
 #include <cstdint>
+#include <span>
 
 namespace cairn::kernels {
 
@@ -30,6 +31,14 @@ struct RowAttention {
 };
 // out [head_dim] is overwritten; `scores` has room for count + 16.
 void attend_row(float* out, const float* q, const RowAttention& a, float* scores);
+
+// One query head over keys that lie in several places, its own among them. No run is empty. `scores` has room for all keys and 16 more for
+// each run.
+struct KeyRun {
+  const float *k, *v;  // of the first key; the next ones lie `stride` floats apart
+  int64_t stride, count;
+};
+void attend_runs(float* out, const float* q, std::span<const KeyRun> runs, int64_t head_dim, float scale, float* scores);
 
 // The index of the largest element (the first of equals) and the log-sum-exp of the row.
 struct RowSummary {

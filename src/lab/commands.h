@@ -14,6 +14,7 @@ int prove_command(const cli::ProveArguments& a);
 int bench_command(const cli::BenchArguments& a);
 int study_command(const cli::StudyArguments& a);
 int study_coded(const cli::StudyArguments& a);  // of which `cairn study coded` is one
+int study_parscale(const cli::StudyArguments& a);
 int example_command(const cli::ExampleArguments& a);
 
 // The file of `cairn`, beside this program: jobs start it to train and to generate.

@@ -26,6 +26,7 @@ constexpr int64_t kResultBytesMax = 64 << 20;
 
 int study_command(const cli::StudyArguments& a) {
   if (a.kind == "coded") return study_coded(a);
+  if (a.kind == "parscale") return study_parscale(a);
   const cli::Signals signals;
   const base::RealClock clock;
   at::set_num_threads(cli::threads_among(1));

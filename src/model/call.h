@@ -43,11 +43,27 @@ class Weights {
 // What a model holds beside its parameters, by name: rotation tables, running statistics.
 using Buffers = std::map<std::string, at::Tensor>;
 
+// Which positions a tensor of the KV cache has places for. A tensor without an entry has one for each position.
+struct KvPlaces {
+  int64_t window = 0;             // a ring of the last so many positions; 0: not a ring
+  int64_t block = 1, stride = 1;  // otherwise every stride-th block of so many positions
+  int64_t count(int64_t capacity) const {  // of a sequence of up to `capacity` positions
+    const auto up = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
+    return window > 0 ? (capacity < window ? capacity : window) : stride * block == 1 ? capacity : up(up(capacity, block), stride) * block;
+  }
+};
+
 // The KV cache of decoding: what the blocks keep of earlier positions. One row of `batch` for each sequence.
 struct KvCache {
   int64_t capacity = 0;                            // positions
   std::map<std::string, at::Tensor> tensors = {};  // by position, [batch, capacity, ...]: keys and values of each attention block
   std::map<std::string, at::Tensor> states = {};   // of the whole sequence so far, [batch, ...]
+  std::map<std::string, KvPlaces> places = {};     // of the tensors that keep a part of the positions, [batch, count(capacity), ...]
+
+  int64_t places_of(const std::string& tensor, int64_t positions) const {
+    const auto found = places.find(tensor);
+    return found == places.end() ? positions : found->second.count(positions);
+  }
 };
 
 // The part of the sequences that this call covers. Passes state batch and length, because a block may see only some of the tokens.

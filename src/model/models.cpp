@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/did_you_mean.h"
 #include "model/classifier/classifier.h"
+#include "model/decoder/attention_pattern.h"
 #include "model/decoder/decoder.h"
 #include "model/decoder/wiring.h"
 #include "model/families/families.h"
@@ -23,6 +24,9 @@ void check_fit(const ModelOptions& o, const DataShape& inputs, const ModelNeeds&
     base::fail_input("model.batch_norm = true: {} has norms of its own. Leave it out, or use model.kind = \"classifier\".", o.kind);
   if (!is_standard(o.residual) && !needs.residual_stream)
     base::fail_input("model.residual = \"{}\": {} has no residual stream. Leave it out.", o.residual, o.kind);
+  if (o.attention != PatternOptions{} && !needs.residual_stream)
+    base::fail_input("model.attention.type = \"{}\": {} has no attention. Leave it out, or use model.kind = \"llama\".", o.attention.type,
+                     o.kind);
   if (o.dropout > 0 && !needs.residual_stream)
     base::fail_input("model.dropout = {}: {} has no dropout. Leave it out, or use model.kind = \"llama\".", o.dropout, o.kind);
   if (needs.data == ModelNeeds::Data::tokens && inputs.vocab == 0)
@@ -98,6 +102,7 @@ BuiltModel decoder(const ModelOptions& o, const DataShape& inputs) {
   if (is_ladder(o.residual)) shape.ladder_layers = parse_layers(o.ladder_layers, o.layers);
   check_ladder_layers(o);
   shape.linear = linear_attention(o);
+  set_pattern(shape, o.attention);
   if (inputs.end_of_text >= 0) shape.tokens = {.bos = inputs.end_of_text, .eos = {inputs.end_of_text}};
   return {make_decoder(shape), make_next_token()};
 }
@@ -168,6 +173,7 @@ BuiltModel build_model(const ModelOptions& options, const DataShape& inputs, Dec
   check_ladder_layers(options);
   shape.residual = options.residual;
   shape.ladder_layers = is_ladder(options.residual) ? parse_layers(options.ladder_layers, shape.layers) : std::vector<int64_t>{};
+  if (options.attention != pattern_options_of(shape)) shape.pattern.reset(), set_pattern(shape, options.attention);
   BuiltModel built{make_decoder(shape, lora), make_next_token()};
   for (const std::string& target : lora.rank > 0 ? lora.targets : std::vector<std::string>{}) {
     LoraShape alone = lora;
@@ -205,6 +211,7 @@ ModelOptions options_of(const DecoderShape& shape, ModelOptions options) {
     options.expand_v = static_cast<double>(linear.heads * linear.value_dim) / static_cast<double>(shape.embed);
     options.softmax_layers = linear.softmax_layers.empty() ? "last 0" : format_layers(linear.softmax_layers, shape.layers);
   }
+  options.attention = pattern_options_of(shape);
   if (options.convert) return options;
   options.residual = shape.residual;
   options.ladder_layers = is_ladder(shape.residual) ? format_layers(shape.ladder_layers, shape.layers) : "all";

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/schema.h"
+#include "model/decoder/attention_pattern.h"
 #include "model/decoder/lora.h"
 #include "model/decoder/shape.h"
 
@@ -37,6 +38,7 @@ struct ModelOptions {
   std::string softmax_layers = "last 0";
   bool convert = false;
   bool batch_norm = false;
+  PatternOptions attention;  // model.attention.*
 };
 
 base::Schema<ModelOptions> model_schema();

@@ -40,11 +40,18 @@ std::vector<StepOptions> step_options() {
 Settings read_settings(base::Recipe& recipe) {
   Settings s;
   s.model = recipe.read(model::model_schema());
+  s.model.attention = recipe.read(model::pattern_schema());
   data::DataOptions data;
   if (!s.model.from.empty()) {
     const snapshot::ModelOutline outline = snapshot::read_outline(s.model.from);
     const model::ModelOptions theirs = model::options_of(outline.shape, s.model);
     s.model = recipe.read(model::model_schema(), theirs);
+    s.model.attention = recipe.read(model::pattern_schema(), recipe.has("model.attention.type") ? model::PatternOptions{} : theirs.attention);
+    if (s.model.attention != theirs.attention && !s.model.convert)
+      base::fail_input(
+          "model.attention: the pattern differs from that of {}, whose weights would compute another function. Set model.convert = true to "
+          "continue training with this pattern, or leave the keys out.",
+          s.model.from);
     if (s.model.residual != theirs.residual || s.model.ladder_layers != theirs.ladder_layers)
       base::fail_input(
           "model.residual = {}, model.ladder_layers = {}: the wiring differs from that of {} ({}, {}), whose weights would compute "
@@ -98,6 +105,7 @@ void set_template_date(Settings& settings, base::Recipe& recipe, const std::stri
 
 std::vector<base::Section> recipe_sections() {
   std::vector<base::Section> sections{model::model_schema().section(),
+                                      model::pattern_schema().section(),
                                       model::lora_schema().section(),
                                       data::data_schema().section(),
                                       train_schema().section(),
@@ -115,7 +123,7 @@ std::vector<base::Section> recipe_sections() {
                                       memory_snapshot_schema().section(),
                                       eval_schema().section(),
                                       log_schema().section()};
-  constexpr std::ptrdiff_t kAfterTrain = 4;
+  constexpr std::ptrdiff_t kAfterTrain = 5;
   std::vector<base::Section> steps;
   for (const StepOptions& options : step_options()) steps.push_back(options.section());
   sections.insert(sections.begin() + kAfterTrain, steps.begin(), steps.end());

@@ -184,6 +184,22 @@ std::vector<Case> of_every_wiring() {
 }
 INSTANTIATE_TEST_SUITE_P(Wirings, DecoderGradients, testing::ValuesIn(of_every_wiring()));
 
+std::vector<Case> of_every_pattern() {
+  std::vector<Case> cases;
+  for (const bool packed : {false, true}) {
+    cases.push_back({small("llama"), 2, 75, packed});
+    DecoderShape& shape = cases.back().shape;
+    shape.length = 75, shape.heads = 4, shape.kv_heads = 2, shape.layers = 3;
+    shape.pattern = kernels::BlockPattern{.block = 16, .local_blocks = 1, .stride = 2, .kv_heads = 2};
+    shape.dense_layers = {1};
+  }
+  cases.push_back({small("gpt2"), 1, 90});
+  cases.back().shape.length = 90;
+  cases.back().shape.pattern = kernels::BlockPattern{.block = 32, .local_blocks = 1, .stride = 2, .kv_heads = 3, .dense_heads = 1};
+  return cases;
+}
+INSTANTIATE_TEST_SUITE_P(Patterns, DecoderGradients, testing::ValuesIn(of_every_pattern()));
+
 // The same in float where there is a GPU, whose kernels do other things at a time than those of a CPU: by parameter, so that the gain of
 // one norm does not hide behind matrices.
 void expect_gradients_in_float(const at::Device& device, const Case& one) {

@@ -141,6 +141,20 @@ TEST(ShardedGenerator, SharesHeadsAndVocabularyUnevenly) {
   expect_tokens_of_one_rank(shape, "tp=2");
 }
 
+// A head keeps its own pattern on whatever rank it lies, also where ranks hold unequally many.
+TEST(ShardedGenerator, KeepsTheBlocksThatAHeadOfTheModelSees) {
+  DecoderShape shape = sharded_shape("llama");
+  shape.heads = 6, shape.kv_heads = 3;
+  shape.pattern = kernels::BlockPattern{.block = 16, .local_blocks = 1, .stride = 3, .kv_heads = 3};
+  shape.dense_layers = {1};
+  std::vector<GenerateRequest> requests = unequal_requests();
+  for (int32_t i = 0; i < 110; ++i) requests[2].prompt.push_back(i * i % 31);
+  const GenerateOptions greedy{.tokens = 20, .length_max = shape.length, .sampling = kGreedily};
+  for (const char* mesh : {"tp=2", "tp=3", "pp=2"})
+    on_mesh(shape, mesh,
+            [&](ShardedGenerator& sharded) { expect_same(sharded.generate(requests, greedy), on_one_rank(shape, requests, greedy), mesh); });
+}
+
 TEST(ShardedGenerator, KeepsAPartOfTheModelOnEachRank) {
   const DecoderShape shape = sharded_shape("llama");
   const int64_t all = model::make_decoder(shape)->elements();

@@ -19,9 +19,11 @@ namespace {
 
 // Whether the shape of the weights depends on a key: on all of [model], but for those whose schema says that they may change.
 bool decides_shape(const std::string& key) {
-  const base::Section model = model::model_schema().section();
-  return std::ranges::any_of(model.entries,
-                             [&](const base::Entry& entry) { return key == model.name + "." + entry.key && !entry.check.may_change; });
+  const auto decides = [&](const base::Section& section) {
+    return std::ranges::any_of(section.entries,
+                               [&](const base::Entry& entry) { return key == section.name + "." + entry.key && !entry.check.may_change; });
+  };
+  return decides(model::model_schema().section()) || decides(model::pattern_schema().section());
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "kernels/aten.h"
 #include "kernels/attention/attention_cuda.h"
 #include "kernels/attention/attention_problem.h"
+#include "kernels/block_pattern.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/low_precision.h"
 
@@ -17,6 +18,7 @@ namespace {
 
 constexpr int64_t kFewQueries = 4;      // up to this many queries, panels of 48 waste more than they save
 constexpr int64_t kBlock = 96;          // tasks begin at multiples of this: whole panels of queries and of keys
+constexpr int64_t kPatternBlock = 64;   // the same with a pattern; and at whole blocks of it
 constexpr int64_t kTasksPerThread = 2;  // fewer tasks than this, and heads are split
 
 bool fits(const at::Tensor& x) {
@@ -24,6 +26,13 @@ bool fits(const at::Tensor& x) {
 }
 
 HeadRows rows_of(const at::Tensor& x) { return {x.mutable_data_ptr<float>(), x.stride(0), x.stride(1), x.stride(2)}; }
+
+// Panels of queries lie at whole blocks of a pattern. (Few queries are computed one by one, from any position.)
+void check_lies_at_blocks(const AttentionOptions& options) {
+  CAIRN_CHECK(options.pattern == nullptr ||
+                  (options.query_offset % options.pattern->block == 0 && options.key_offset % options.pattern->block == 0),
+              "queries from {} and keys from {} in blocks of {}", options.query_offset, options.key_offset, options.pattern->block);
+}
 
 void check_shapes(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionOptions& options) {
   CAIRN_CHECK(q.dim() == 4 && k.dim() == 4 && k.sizes() == v.sizes() && q.size(0) == k.size(0) && q.size(3) == k.size(3),
@@ -64,6 +73,8 @@ AttentionProblem problem_of(const at::Tensor& q, const at::Tensor& k, const at::
   p.causal = options.causal;
   p.window = options.window;
   p.shift = options.query_offset - options.key_offset;
+  p.pattern = options.pattern, p.first_kv_head = options.first_kv_head;
+  p.query_offset = options.query_offset, p.key_offset = options.key_offset;
   if (options.key_documents != nullptr) {
     p.query_documents = documents.queries.data();
     p.key_documents = documents.keys.data();
@@ -77,7 +88,8 @@ AttentionProblem problem_of(const at::Tensor& q, const at::Tensor& k, const at::
 enum class Cut { none, queries, keys };
 void add_tasks(std::vector<AttentionTask>& tasks, const AttentionProblem& p, Cut cut, int64_t pieces) {
   const int64_t length = cut == Cut::keys ? p.k_len : p.q_len;
-  const int64_t piece = cut == Cut::none ? length : std::max(kBlock, (length / pieces + kBlock - 1) / kBlock * kBlock);
+  const int64_t unit = p.pattern ? std::max(kPatternBlock, p.pattern->block) : kBlock;
+  const int64_t piece = cut == Cut::none ? length : std::max(unit, (length / pieces + unit - 1) / unit * unit);
   for (int64_t batch = 0; batch < p.batch; ++batch)
     for (int64_t head = 0; head < p.kv_heads; ++head)
       for (int64_t begin = 0; begin < length; begin += piece) {
@@ -126,10 +138,12 @@ void attention(const at::Tensor& out, const at::Tensor& lse, const at::Tensor& q
       attention_decode_task(p, task / p.heads, task % p.heads, start + thread * (p.k_len + 16));
     });
   }
+  check_lies_at_blocks(options);
   std::vector<AttentionTask> tasks;
   const int64_t wanted = at::get_num_threads() * kTasksPerThread, whole = p.batch * p.kv_heads;
   const bool split = at::get_num_threads() > 1 && whole > 0 && whole < wanted;
   add_tasks(tasks, p, split ? Cut::queries : Cut::none, split ? (wanted + whole - 1) / whole : 1);
+  if (p.pattern) return run_tasks(p, tasks, block_forward_scratch(p), block_forward_task);
   run_tasks(p, tasks, attention_forward_scratch(p), attention_forward_task);
 }
 
@@ -151,6 +165,7 @@ void attention_backward(const at::Tensor& dq, const at::Tensor& dk, const at::Te
   const Documents documents(options);
   AttentionProblem p = problem_of(q, k, v, out, lse, options, documents);
   p.dout = rows_of(dout), p.dq = rows_of(dq), p.dk = rows_of(dk), p.dv = rows_of(dv);
+  check_lies_at_blocks(options);
   std::vector<AttentionTask> tasks;
   const int64_t threads = at::get_num_threads(), whole = p.batch * p.kv_heads;
   if (threads > 1 && whole > 0 &&
@@ -161,6 +176,7 @@ void attention_backward(const at::Tensor& dq, const at::Tensor& dk, const at::Te
   } else {
     add_tasks(tasks, p, Cut::none, 1);
   }
+  if (p.pattern) return run_tasks(p, tasks, block_backward_scratch(p), block_backward_task);
   run_tasks(p, tasks, attention_backward_scratch(p), attention_backward_task);
 }
 

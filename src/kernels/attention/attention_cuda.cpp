@@ -16,6 +16,7 @@
 
 #include "kernels/aten.h"
 #include "kernels/attention.h"
+#include "kernels/attention/block_attention_cuda.h"
 #include "kernels/attention/cudnn_varlen.h"
 #include "kernels/attention/varlen_tables_kernel.h"
 #include "kernels/cuda/tensor.h"
@@ -146,6 +147,7 @@ bool is_plain_causal(const Mask& mask) { return mask.causal && mask.window == 0;
 std::optional<AttentionOutput> attend_on_cuda(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                               const AttentionOptions& options) {
   if (!is_on_gpu(q)) return std::nullopt;
+  if (options.pattern != nullptr) return block_attend_on_cuda(q, k, v, options);
   const Mask mask = mask_of(q, k, options);
   const double scale = scale_of(q, options);
   const CudaDeviceGuard device(q.device());
@@ -192,6 +194,7 @@ std::optional<AttentionGradients> attention_gradients_on_cuda(const at::Tensor& 
                                                               const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse,
                                                               const AttentionOptions& options) {
   if (!is_on_gpu(q) || !fits(dout, q) || !fits(out, q) || !all_fp32(q, lse)) return std::nullopt;
+  if (options.pattern != nullptr) return block_gradients_on_cuda(dout.contiguous(), q, k, v, out, lse, options);
   const Mask mask = mask_of(q, k, options);
   const double scale = scale_of(q, options);
   const CudaDeviceGuard device(q.device());

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "kernels/attention/attention_problem.h"
+#include "kernels/block_pattern.h"
 #include "kernels/cpu/simd.h"
 
 #pragma GCC diagnostic ignored "-Wpsabi"
@@ -31,6 +32,11 @@ CAIRN_INLINE void add_scaled(float* to, const float* from, float factor, int64_t
   for (; d < n; ++d) to[d] += from[d] * factor;
 }
 
+bool pattern_shows(const AttentionProblem& p, int64_t kv_head, int64_t query, int64_t key) {
+  const int64_t block = p.pattern->block;
+  return p.pattern->sees(p.first_kv_head + kv_head, (p.query_offset + query) / block, (p.key_offset + key) / block);
+}
+
 struct Decode {
   template <int W>
   static CAIRN_INLINE void run(const AttentionProblem* problem, int64_t batch, int64_t head, float* scores) {
@@ -40,7 +46,8 @@ struct Decode {
       const int64_t keys = p.keys_seen(i + 1), first = std::min(keys, p.first_key(i));
       float highest = -kInfinity;
       for (int64_t j = first; j < keys; ++j) {
-        const bool seen = p.key_documents == nullptr || p.key_documents[batch * p.k_len + j] == p.query_documents[batch * p.q_len + i];
+        const bool same = p.key_documents == nullptr || p.key_documents[batch * p.k_len + j] == p.query_documents[batch * p.q_len + i];
+        const bool seen = same && (p.pattern == nullptr || pattern_shows(p, kv_head, i, j));
         scores[j] = seen ? dot<W>(p.q.at(batch, i, head), p.k.at(batch, j, kv_head), p.head_dim) * (p.scale * kLog2e) : -kInfinity;
         highest = std::max(highest, scores[j]);
       }

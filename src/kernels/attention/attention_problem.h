@@ -4,6 +4,8 @@
 
 namespace cairn::kernels {
 
+struct BlockPattern;
+
 // A [batch, length, heads, head_dim] tensor whose last dim is contiguous. Strides count floats.
 struct HeadRows {
   float* data = nullptr;
@@ -22,6 +24,9 @@ struct AttentionProblem {
   int64_t window = 0;                        // if not 0, only keys j > i + shift - window
   const int32_t* query_documents = nullptr;  // [batch, q_len], or null
   const int32_t* key_documents = nullptr;    // [batch, k_len]
+  const BlockPattern* pattern = nullptr;     // block-sparse attention (then causal, without a window), or null
+  int64_t first_kv_head = 0;                 // pattern: the model's number of this problem's first key head
+  int64_t query_offset = 0, key_offset = 0;  // pattern: global positions of the first query and key; shift is their difference
   HeadRows q, k, v, out, dout, dq, dk, dv;   // null where a pass does not use it
   float* lse = nullptr;                      // [batch, heads, q_len]
 
@@ -60,7 +65,13 @@ int64_t attention_backward_scratch(const AttentionProblem& problem);
 void attention_forward_task(const AttentionProblem& problem, const AttentionTask& task);
 void attention_backward_task(const AttentionProblem& problem, const AttentionTask& task);
 
-// The same for few queries (decoding): each row of keys is read once, in place. One task is one (batch, head).
+// The same where the problem has a pattern. Ranges of a task begin at multiples of the larger of a pattern block and 64.
+int64_t block_forward_scratch(const AttentionProblem& problem);
+int64_t block_backward_scratch(const AttentionProblem& problem);
+void block_forward_task(const AttentionProblem& problem, const AttentionTask& task);
+void block_backward_task(const AttentionProblem& problem, const AttentionTask& task);
+
+// For few queries (decoding): each row of keys is read once, in place. One task is one (batch, head).
 void attention_decode_task(const AttentionProblem& problem, int64_t batch, int64_t head, float* scores);
 
 }  // namespace cairn::kernels

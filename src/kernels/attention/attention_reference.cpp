@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "kernels/aten.h"
+#include "kernels/block_pattern.h"
 
 namespace cairn::kernels::reference {
 namespace {
@@ -18,6 +19,25 @@ at::Tensor by_head(const at::Tensor& x, int64_t heads) {
 // Gradients of repeated heads add up: [batch, heads, length, head_dim] to [batch, length, kv_heads, head_dim].
 at::Tensor by_kv_head(const at::Tensor& x, int64_t kv_heads) {
   return x.reshape({x.size(0), kv_heads, x.size(1) / kv_heads, x.size(2), x.size(3)}).sum(2).transpose(1, 2);
+}
+
+// Which keys a pattern hides, position by position: bool [heads, q_len, k_len].
+at::Tensor hidden_by_pattern(const AttentionOptions& options, int64_t heads, int64_t kv_heads, int64_t q_len, int64_t k_len) {
+  const BlockPattern& pattern = *options.pattern;
+  const int64_t first_row = options.query_offset / pattern.block, rows = (options.query_offset + q_len - 1) / pattern.block - first_row + 1;
+  const int64_t first_column = options.key_offset / pattern.block,
+                columns = (options.key_offset + k_len - 1) / pattern.block - first_column + 1;
+  const at::Tensor hidden = at::ones({kv_heads, rows, columns}, at::kBool);
+  for (int64_t h = 0; h < kv_heads; ++h)
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = 0; j < columns; ++j)
+        if (pattern.sees(options.first_kv_head + h, first_row + i, first_column + j))
+          hidden.mutable_data_ptr<bool>()[(h * rows + i) * columns + j] = false;
+  return hidden.repeat_interleave(heads / kv_heads, 0)
+      .repeat_interleave(pattern.block, 1)
+      .repeat_interleave(pattern.block, 2)
+      .narrow(1, options.query_offset % pattern.block, q_len)
+      .narrow(2, options.key_offset % pattern.block, k_len);
 }
 
 // Scores [batch, heads, q_len, k_len], -inf where the key is not seen.
@@ -34,6 +54,8 @@ at::Tensor masked_scores(const at::Tensor& q, const at::Tensor& k, const Attenti
   }
   if (options.key_documents != nullptr)
     scores = scores.masked_fill((options.query_documents->unsqueeze(2) != options.key_documents->unsqueeze(1)).unsqueeze(1), hidden);
+  if (options.pattern != nullptr && q.size(1) > 0 && k.size(1) > 0)
+    scores = scores.masked_fill(hidden_by_pattern(options, q.size(2), k.size(2), q.size(1), k.size(1)).to(q.device()), hidden);
   return scores;
 }
 

@@ -75,9 +75,9 @@ CAIRN_INLINE void tile_product(float* c, int64_t c_stride, const float* a, int64
 }
 
 // One row of tiles, c[kRows][vectors * W] += a b, cut into tiles of nearly equal width.
-template <int W, Left layout>
+template <int W, Left layout, class Tiles = Tile<W>>
 CAIRN_INLINE void row_product(float* c, const float* a, int64_t a_stride, const float* b, int64_t width, int64_t k) {
-  constexpr int kRows = Tile<W>::kRows, kVectors = Tile<W>::kVectors;
+  constexpr int kRows = Tiles::kRows, kVectors = Tiles::kVectors;
   const int64_t vectors = width / W, tiles = (vectors + kVectors - 1) / kVectors;
   for (int64_t t = 0, begin = 0; t < tiles; ++t) {
     const int64_t end = vectors * (t + 1) / tiles, at = begin * W;
@@ -92,14 +92,14 @@ CAIRN_INLINE void row_product(float* c, const float* a, int64_t a_stride, const 
   }
 }
 
-// panel [head_dim][kPanel] = factor * rows^T; the columns from `count` on are 0.
-template <int W>
+// panel [head_dim][kWidth] = factor * rows^T; the columns from `count` on are 0.
+template <int W, int64_t kWidth = kPanel>
 CAIRN_INLINE void pack_transposed(float* panel, const float* rows, int64_t row_stride, int64_t count, int64_t head_dim, float factor) {
   using namespace simd;
-  for (int64_t r0 = 0; r0 < kPanel; r0 += W) {
+  for (int64_t r0 = 0; r0 < kWidth; r0 += W) {
     int64_t d = 0;
     if (r0 >= count) {
-      for (; d < head_dim; ++d) store<W>(panel + d * kPanel + r0, Float<W>{});
+      for (; d < head_dim; ++d) store<W>(panel + d * kWidth + r0, Float<W>{});
     } else if (r0 + W <= count) {
       for (; d + W <= head_dim; d += W) {
         Float<W> block[W];
@@ -107,11 +107,11 @@ CAIRN_INLINE void pack_transposed(float* panel, const float* rows, int64_t row_s
         for (int r = 0; r < W; ++r) block[r] = load<W>(rows + (r0 + r) * row_stride + d);
         transpose<W>(block);
 #pragma GCC unroll 16
-        for (int r = 0; r < W; ++r) store<W>(panel + (d + r) * kPanel + r0, block[r] * factor);
+        for (int r = 0; r < W; ++r) store<W>(panel + (d + r) * kWidth + r0, block[r] * factor);
       }
     }
     for (; d < head_dim; ++d)
-      for (int64_t r = r0; r < r0 + W; ++r) panel[d * kPanel + r] = r < count ? rows[r * row_stride + d] * factor : 0.0f;
+      for (int64_t r = r0; r < r0 + W; ++r) panel[d * kWidth + r] = r < count ? rows[r * row_stride + d] * factor : 0.0f;
   }
 }
 

@@ -138,6 +138,56 @@ struct Attend {
   }
 };
 
+CAIRN_INLINE int64_t round_up_16(int64_t n) { return (n + 15) / 16 * 16; }
+
+template <int W, int V>
+CAIRN_INLINE void mix_runs(float* out, std::span<const KeyRun> runs, const float* weights, float factor, int64_t d) {
+  Float<W> sums[V] = {};
+  for (const KeyRun& run : runs) {
+    const float* from = run.v + d;
+    for (int64_t j = 0; j < run.count; ++j, from += run.stride)
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) sums[v] += load<W>(from + v * W) * weights[j];
+    weights += round_up_16(run.count);
+  }
+  for (int v = 0; v < V; ++v) store<W>(out + d + v * W, sums[v] * factor);
+}
+
+struct AttendRuns {
+  template <int W>
+  static CAIRN_INLINE void run(float* out, const float* q, const std::span<const KeyRun>* all, int64_t head_dim, float scale, float* scores) {
+    const std::span<const KeyRun> runs = *all;
+    float highest = -std::numeric_limits<float>::infinity();
+    float* at = scores;
+    for (const KeyRun& run : runs) {
+      for (int64_t j = 0; j < run.count; j += W)
+        score_block<W>(at + j, q, run.k + j * run.stride, run.stride, std::min<int64_t>(W, run.count - j), head_dim, scale * kLog2e);
+      for (int64_t j = 0; j < run.count; ++j) highest = std::max(highest, at[j]);
+      std::fill(at + run.count, at + round_up_16(run.count), -std::numeric_limits<float>::infinity());
+      at += round_up_16(run.count);
+    }
+    Float<W> sums = {};
+    for (float* s = scores; s < at; s += W) {
+      const Float<W> weight = exp2<W>(load<W>(s) - highest);
+      store<W>(s, weight);
+      sums += weight;
+    }
+    const float factor = 1 / sum<W>(sums);
+    int64_t d = 0;
+    for (; d + 4 * W <= head_dim; d += 4 * W) mix_runs<W, 4>(out, runs, scores, factor, d);
+    for (; d + W <= head_dim; d += W) mix_runs<W, 1>(out, runs, scores, factor, d);
+    for (; d < head_dim; ++d) {
+      float total = 0;
+      const float* weights = scores;
+      for (const KeyRun& run : runs) {
+        for (int64_t j = 0; j < run.count; ++j) total += run.v[j * run.stride + d] * weights[j];
+        weights += round_up_16(run.count);
+      }
+      out[d] = total * factor;
+    }
+  }
+};
+
 struct LogSumExp {
   template <int W>
   static CAIRN_INLINE void run(const float* x, int64_t n, float highest, double* total) {
@@ -173,6 +223,10 @@ void swiglu_row(float* gate, const float* up, int64_t n) { run<Swiglu>(gate, up,
 void gelu_row(float* x, int64_t n) { run<Gelu>(x, n); }
 
 void attend_row(float* out, const float* q, const RowAttention& a, float* scores) { run<Attend>(out, q, &a, scores); }
+
+void attend_runs(float* out, const float* q, std::span<const KeyRun> runs, int64_t head_dim, float scale, float* scores) {
+  run<AttendRuns>(out, q, &runs, head_dim, scale, scores);
+}
 
 RowSummary summarize_row(const float* x, int64_t n) {
   const int64_t largest = std::max_element(x, x + n) - x;

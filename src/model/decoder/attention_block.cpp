@@ -1,5 +1,5 @@
 // x + out(attention(norm(x))) with grouped queries, hand-written. Options: rotary positions, biases, normed heads, a sliding window,
-// document masks, context parallelism (model/context), a KV cache.
+// document masks, a block pattern for each head, context parallelism (model/context), a KV cache.
 //
 //   forward   in = norm(x), gathered over tp;  qkv = in w_qkv^T;  q, k rotated;  mixed = attention(q, k, v);  x + mixed w_out^T, reduced
 //   backward  the same steps in reverse. Saved: x or in, qkv, lse, mixed; raw heads and statistics where heads are normed.
@@ -15,6 +15,7 @@
 #include "model/decoder/plain_ops.h"
 #include "model/decoder/residual_stream.h"
 #include "model/decoder/rows.h"
+#include "model/decoder/sparse_cache.h"
 
 namespace cairn::model {
 namespace {
@@ -74,7 +75,7 @@ class AttentionBlock final : public Block {
     card_.operations.push_back({.name = "attention",
                                 .kind = BlockOp::Kind::attention,
                                 .axes = {"heads"},
-                                .flops_per_pair = 4 * q,
+                                .flops_per_pair = 4 * q * seen_part(),
                                 .saved_elements_per_token = q + static_cast<double>(shape.heads),
                                 .reads = mixes,
                                 .heads = shape.heads,
@@ -132,10 +133,20 @@ class AttentionBlock final : public Block {
     else if (!rotated)
       rotate(queries_and_keys(qkv, counts), places, call);
     if (keep && parts_.q_norm) keep->put("q", heads.q), keep->put("k", heads.k);
-    const CachedKeys seen = call.cache ? append_to_cache(heads, places, call) : CachedKeys{heads.k, heads.v, places.documents};
+    std::optional<SparseCache> sparse;
+    if (call.cache && parts_.pattern && SparseCache::can_drop(*parts_.pattern)) {
+      CAIRN_CHECK(!places.documents.defined() && (call.slice.begin == 0 || length == 1), "{}: {} positions from {} into a sparse KV cache",
+                  card_.name, length, call.slice.begin);
+      sparse.emplace(*parts_.pattern, first_kv_head(call), card_.name, *call.cache);
+      sparse->append(heads.k, heads.v, call.slice.begin);
+    }
+    const CachedKeys seen = call.cache && !sparse ? append_to_cache(heads, places, call) : CachedKeys{heads.k, heads.v, places.documents};
 
     at::Tensor mixed, lse;
-    if (call.slice.context) {
+    if (sparse && call.slice.begin > 0) {
+      mixed = sparse->attend(heads.q, call.slice.begin);
+    } else if (call.slice.context) {
+      CAIRN_CHECK(!parts_.pattern, "{}: a block pattern with context parallelism", card_.name);
       mixed = at::empty({batch, length, counts.q, shape_.head_dim}, qkv.options());
       lse = at::empty({batch, counts.q, length}, kernels::is_half_precision(qkv) ? qkv.options().dtype(at::kFloat) : qkv.options());
       context_attention(mixed, lse, heads.q, heads.k, heads.v, options(call, call.slice.context->length, {}, {}), places.pointer(),
@@ -233,7 +244,8 @@ class AttentionBlock final : public Block {
       heads.q = plain_rope(heads.q, table.cos, table.sin);
       heads.k = plain_rope(heads.k, table.cos, table.sin);
     }
-    const at::Tensor mixed = plain_attention(heads.q, heads.k, heads.v, shape_.window, places.documents);
+    const at::Tensor mixed =
+        plain_attention(heads.q, heads.k, heads.v, shape_.window, places.documents, parts_.pattern ? &*parts_.pattern : nullptr);
     branch_.plain_out(values, parts_.out.plain(mixed.flatten(2), call));
   }
 
@@ -256,6 +268,24 @@ class AttentionBlock final : public Block {
     return {q, (parts_.qkv.out_width(call) / shape_.head_dim - q) / 2};
   }
 
+  // The model's number of this rank's first key head. Patterns belong to heads of the model, not of the rank. The rows of the query heads
+  // come first in every form of the weight, and ranks may hold unequally many.
+  int64_t first_kv_head(const Call& call) const {
+    const mesh::Interval queries = local_rows({parts_.qkv.weight.first, 1}, shape_.heads * shape_.head_dim, call);
+    return queries.begin / shape_.head_dim / (shape_.heads / shape_.kv_heads);
+  }
+
+  // The part of all causal pairs that the pattern's heads see, in sequences as long as the model's, up to a bound.
+  double seen_part() const {
+    constexpr int64_t kBlocksCounted = 512;
+    if (!parts_.pattern) return 1;
+    const kernels::BlockPattern& pattern = *parts_.pattern;
+    const int64_t length = shape_.table_length > 0 ? shape_.table_length : shape_.length;
+    int64_t blocks = std::clamp<int64_t>((length + pattern.block - 1) / pattern.block, 1, kBlocksCounted);
+    if (pattern.table) blocks = std::min(blocks, pattern.table->blocks);
+    return static_cast<double>(kernels::seen_pairs(pattern, blocks)) / (static_cast<double>(pattern.kv_heads * blocks * (blocks + 1)) / 2);
+  }
+
   Heads split(const at::Tensor& qkv, const HeadCounts& counts) const {  // views
     const at::Tensor heads = qkv.view({qkv.size(0), qkv.size(1), -1, shape_.head_dim});
     return {heads.narrow(2, 0, counts.q), heads.narrow(2, counts.q, counts.kv), heads.narrow(2, counts.q + counts.kv, counts.kv)};
@@ -269,6 +299,7 @@ class AttentionBlock final : public Block {
   kernels::AttentionOptions options(const Call& call, int64_t length, const at::Tensor& documents, const at::Tensor& key_documents,
                                     const PositionFields* places = nullptr) const {
     kernels::AttentionOptions o{.query_offset = call.slice.begin, .key_offset = call.cache ? 0 : call.slice.begin};
+    if (parts_.pattern) o.pattern = &*parts_.pattern, o.first_kv_head = first_kv_head(call);
     if (shape_.window > 0 && call.slice.begin + length > shape_.window) o.window = shape_.window;
     if (documents.defined()) o.query_documents = &documents, o.key_documents = &key_documents;
     if (documents.defined() && places && places->starts.defined()) o.document_starts = &places->starts;

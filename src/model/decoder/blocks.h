@@ -18,6 +18,7 @@ struct AttentionParts {
   Linear qkv = {}, out = {};
   std::optional<Norm> q_norm = {}, k_norm = {};  // of each head, before rotation
   bool rotary = true;
+  std::optional<kernels::BlockPattern> pattern = {};
 };
 // x + out(attention(norm(x))).
 std::unique_ptr<Block> make_attention_block(const DecoderShape& shape, BlockIo io, AttentionParts parts);

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "model/decoder/attention_pattern.h"
 #include "model/decoder/blocks.h"
 #include "model/decoder/linear_attention_block.h"
 #include "model/decoder/residual_stream.h"
@@ -30,6 +31,7 @@ class Decoder final : public Model {
  public:
   Decoder(const DecoderShape& shape, const LoraShape& lora) : shape_(completed(shape)), lora_(lora), family_(family(shape.family)) {
     const FamilyNames& names = family_.names;
+    if (shape_.pattern) shape_.pattern->lists = kernels::make_block_list_cache();
     const mesh::ParamId table = Model::add({.name = names.embedding + ".weight",
                                             .shape = {shape.vocab, shape.embed},
                                             .axes = {"vocab", "embed"},
@@ -186,6 +188,7 @@ class Decoder final : public Model {
       qkv = {{at + names.qkv[0], q, "heads"}, {at + names.qkv[1], kv, "kv_heads"}, {at + names.qkv[2], kv, "kv_heads"}};
     }
     AttentionParts parts{.rotary = family_.rotary()};
+    if (has_pattern(shape_, layer)) parts.pattern = shape_.pattern;
     norm = add_norm(at + names.attention_norm, family_.norm, shape_.embed, "embed");
     if (!apart) parts.norm = std::exchange(norm, std::nullopt);
     parts.qkv = add_linear(qkv, {"", shape_.embed, "embed"}, shape_.qkv_bias);

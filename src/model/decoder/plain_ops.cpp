@@ -25,7 +25,22 @@ at::Tensor plain_gelu(const at::Tensor& x) {
   return 0.5 * x * (1 + at::tanh(kTwoOverPiRoot * (x + 0.044715 * x.pow(3))));
 }
 
-at::Tensor plain_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t window, const at::Tensor& documents) {
+namespace {
+
+// bool [kv_heads, length - first, length]
+at::Tensor hidden_by(const kernels::BlockPattern& pattern, int64_t kv_heads, int64_t length, int64_t first) {
+  const at::Tensor hidden = at::ones({kv_heads, length - first, length}, at::kBool);
+  bool* at = hidden.mutable_data_ptr<bool>();
+  for (int64_t head = 0; head < kv_heads; ++head)
+    for (int64_t i = first; i < length; ++i)
+      for (int64_t j = 0; j < length; ++j) *at++ = !pattern.sees(head, i / pattern.block, j / pattern.block);
+  return hidden;
+}
+
+}  // namespace
+
+at::Tensor plain_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t window, const at::Tensor& documents,
+                           const kernels::BlockPattern* pattern) {
   const int64_t group = q.size(2) / k.size(2), q_len = q.size(1), k_len = k.size(1);
   const at::Tensor keys = k.repeat_interleave(group, 2).permute({0, 2, 3, 1});    // [batch, heads, head_dim, k_len]
   const at::Tensor values = v.repeat_interleave(group, 2).permute({0, 2, 1, 3});  // [batch, heads, k_len, head_dim]
@@ -34,6 +49,7 @@ at::Tensor plain_attention(const at::Tensor& q, const at::Tensor& k, const at::T
   at::Tensor hidden = all.triu(k_len - q_len + 1);  // [q_len, k_len], or [batch, 1, q_len, k_len]
   if (window > 0) hidden = hidden.logical_or(all.tril(k_len - q_len - window));
   if (documents.defined()) hidden = hidden.logical_or(documents.unsqueeze(1).ne(documents.unsqueeze(2)).unsqueeze(1));
+  if (pattern) hidden = hidden.logical_or(hidden_by(*pattern, k.size(2), k_len, k_len - q_len).repeat_interleave(group, 0).to(q.device()));
   const at::Tensor weights = scores.masked_fill(hidden, -std::numeric_limits<double>::infinity()).softmax(-1);
   return at::matmul(weights, values).permute({0, 2, 1, 3}).contiguous();
 }

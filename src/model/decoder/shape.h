@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/block_pattern.h"
 #include "model/decoder/linear_attention_shape.h"
 
 namespace cairn::model {
@@ -46,6 +47,8 @@ struct DecoderShape {
   std::string family = "llama";
   int64_t window = 0;  // a query sees this many positions, itself included; 0: all before it
   bool qkv_bias = false, out_bias = false, mlp_bias = false;
+  std::optional<kernels::BlockPattern> pattern = {};  // S2-Attention (decoder/attention_pattern.h), in all layers but
+  std::vector<int64_t> dense_layers = {};             // these, ascending
   RopeScaling rope_scaling = {};
   int64_t table_length = 0;  // length of the rotation tables, where sequences are shorter than `length`; 0: length
   SpecialTokens tokens = {};

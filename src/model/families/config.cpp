@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/json.h"
+#include "model/decoder/attention_pattern.h"
 #include "model/decoder/wiring.h"
 #include "model/families/families.h"
 
@@ -458,8 +459,10 @@ std::string format_config(const DecoderShape& shape, const std::string& dtype) {
   // Another wiring is another function of the same parameters, so it gets another architecture and model_type.
   const bool standard = is_standard(shape.residual);
   const Family& kind = family(shape.family);
-  config["architectures"].push_back(architecture_prefix(shape.residual) + kind.architecture);
-  config["model_type"] = shape.family + decay_suffix(shape) + (standard ? "" : "_" + shape.residual);
+  config["architectures"].push_back(std::string(shape.pattern ? kPatternPrefix : "") + architecture_prefix(shape.residual) + kind.architecture);
+  config["model_type"] =
+      shape.family + decay_suffix(shape) + (standard ? "" : "_" + shape.residual) + std::string(shape.pattern ? kPatternSuffix : "");
+  if (shape.pattern) config["sparse_attention"] = format_pattern(shape);
   if (is_ladder(shape.residual)) config["ladder_layers"] = shape.ladder_layers;
   config["vocab_size"] = shape.vocab;
   write_family(config, shape);
@@ -489,6 +492,8 @@ DecoderShape parse_config(const std::string& text, const std::string& file) {
   const std::vector<std::string> known = family_names();
   std::string named = type && type->is_string() ? type->get<std::string>() : "";
   DecoderShape shape;
+  const bool sparse = named.ends_with(kPatternSuffix);
+  if (sparse) named.resize(named.size() - kPatternSuffix.size());
   for (const std::string& wiring : kWirings)
     if (named.ends_with("_" + wiring)) shape.residual = wiring, named.resize(named.size() - wiring.size() - 1);
   for (const auto decay : {LinearAttentionShape::Decay::constant, LinearAttentionShape::Decay::none}) {
@@ -510,6 +515,11 @@ DecoderShape parse_config(const std::string& text, const std::string& file) {
   shape.tokens = special_tokens(config);
   read_family(shape, config);
   if (is_ladder(shape.residual)) shape.ladder_layers = layer_list(config, "ladder_layers", shape.layers);
+  if (sparse) {
+    const base::Json* pattern = config.find("sparse_attention");
+    if (!pattern) base::fail_corrupt(file, "sparse_attention is missing");
+    parse_pattern(shape, *pattern, file);
+  }
   shape.other_fields = other_fields_of(parsed.value, shape);
   return shape;
 }

@@ -20,7 +20,7 @@ void keep_last_position(Values& values, const std::string& name) {
 }
 
 void CachedBlocks::run(Values& values, int64_t begin, int64_t first_row, int64_t batch) {
-  KvCache part{.capacity = cache_.capacity};
+  KvCache part{.capacity = cache_.capacity, .places = cache_.places};
   for (const auto& [name, tensor] : cache_.tensors) part.tensors[name] = tensor.narrow(0, first_row, batch);
   for (const auto& [name, tensor] : cache_.states) part.states[name] = tensor.narrow(0, first_row, batch);
   const Call call{.weights = parts_.weights,
@@ -39,7 +39,10 @@ void CachedBlocks::run(Values& values, int64_t begin, int64_t first_row, int64_t
 }
 
 void CachedBlocks::copy(int64_t from, int64_t to, int64_t positions) {
-  for (auto& [name, tensor] : cache_.tensors) tensor[to].narrow(0, 0, positions).copy_(tensor[from].narrow(0, 0, positions));
+  for (auto& [name, tensor] : cache_.tensors) {
+    const int64_t places = cache_.places_of(name, positions);
+    tensor[to].narrow(0, 0, places).copy_(tensor[from].narrow(0, 0, places));
+  }
   for (auto& [name, tensor] : cache_.states) tensor[to].copy_(tensor[from]);
 }
 
@@ -49,9 +52,11 @@ void CachedBlocks::grow(int64_t end) {
   cache_.capacity = std::min(parts_.length_max, std::max(end + kInitialRoom, 2 * old));
   for (auto& [name, tensor] : cache_.tensors) {
     std::vector<int64_t> shape = tensor.sizes().vec();
-    shape[1] = cache_.capacity;
+    const int64_t before = shape[1];
+    shape[1] = cache_.places_of(name, cache_.capacity);
+    if (shape[1] == before) continue;
     const at::Tensor larger = at::empty(shape, tensor.options());
-    larger.narrow(1, 0, old).copy_(tensor);
+    larger.narrow(1, 0, before).copy_(tensor);
     tensor = larger;
   }
 }
@@ -64,6 +69,7 @@ void CachedBlocks::allocate(const KvCache& one, int64_t row) {
     all.narrow(0, row, 1).copy_(tensor);
     return all;
   };
+  cache_.places = one.places;
   for (const auto& [name, tensor] : one.tensors) cache_.tensors[name] = for_all(tensor);
   for (const auto& [name, tensor] : one.states) cache_.states[name] = for_all(tensor);
 }

@@ -75,7 +75,7 @@ std::unique_ptr<DecodeStep> DecodeStep::make(const Model& model, const Weights& 
   std::unique_ptr<DecodeStep> step(new DecodeStep);
   step->shape_ = parse_config(config, "config.json");
   const DecoderShape& s = step->shape_;
-  if (!is_standard(s.residual)) return nullptr;
+  if (!is_standard(s.residual) || s.pattern) return nullptr;
   const Family& kind = family(s.family);
   if (kind.linear_attention) return nullptr;  // the blocks decode with their states
   step->rotary_ = kind.rotary(), step->gated_ = kind.gated();

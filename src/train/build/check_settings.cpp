@@ -57,6 +57,9 @@ void check_context(const Settings& settings, const parallel::Plan& plan) {
   const int cp = plan.mesh.extent("cp");
   if (cp > settings.data.length)
     base::fail_input("mesh.cp = {}: texts of data.length = {} are too short for so many ranks: use mesh.dp", cp, settings.data.length);
+  if (cp > 1 && settings.model.attention.type != "dense")
+    base::fail_input("mesh.cp = {}: context parallelism does not know model.attention.type = \"{}\" yet. Use mesh.tp, which splits heads.", cp,
+                     settings.model.attention.type);
   const parallel::ContextOptions& context = settings.layout.context;
   const bool planned = context.plan != parallel::ContextPlan::fixed;
   const std::string plan_name = base::enum_name(parallel::kContextPlanNames, context.plan);

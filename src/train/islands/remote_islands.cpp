@@ -82,6 +82,9 @@ std::string shared_settings(const Settings& s) {
   const base::Section model = model::model_schema().section();
   const std::vector<base::Setting> shape = model::model_schema().values_of(s.model);
   for (size_t i = 0; i < shape.size(); ++i) keys.push_back(fmt::format("model.{} = {}", model.entries[i].key, base::to_toml(shape[i])));
+  const base::Section pattern = model::pattern_schema().section();
+  const std::vector<base::Setting> seen = model::pattern_schema().values_of(s.model.attention);
+  for (size_t i = 0; i < seen.size(); ++i) keys.push_back(fmt::format("{}.{} = {}", pattern.name, pattern.entries[i].key, base::to_toml(seen[i])));
   keys.push_back(fmt::format("island.founders = {}", founders_of(s.remote)));
   keys.push_back(fmt::format("train.steps = {}", s.train.steps));
   keys.push_back(fmt::format("train.global_batch = {}", s.train.global_batch));

@@ -21,6 +21,9 @@ class Block {
   virtual void backward_input(Values& gradients, Saved& saved, const Call& call) const = 0;
   // Contributes the weight gradients to `into`. Comes after backward_input and consumes `saved`.
   virtual void backward_weight(Saved&& saved, mesh::Gradients& into, const Call& call) const = 0;
+  // StreamBP (Card::sliceable): for an attention, comes before the calls for the slices of a sequence. Projects queries, keys and values
+  // of one slice into Call::sliced. Other blocks compute each token by itself and need nothing.
+  virtual void project(Values& /*values*/, const Call& /*call*/) const {}
   // The same function in plain differentiable ATen operations: the reference for the three calls above, and the form that second
   // derivatives use.
   virtual void plain(Values& values, const Call& call) const = 0;

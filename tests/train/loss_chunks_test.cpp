@@ -35,6 +35,7 @@ class Watched final : public model::Objective {
  public:
   Watched(const model::Objective& of, int64_t& rows_most) : of_(of), rows_most_(rows_most) {}
   Separates separates() const override { return of_.separates(); }
+  bool reads_chunks() const override { return of_.reads_chunks(); }
   model::Losses evaluate(model::Values& outputs, const mesh::Batch& batch, model::Values* gradients, double weight,
                          const mesh::Axes& axes) const override {
     const model::Value& logits = outputs.value("logits");

@@ -1,8 +1,13 @@
 // x + out(attention(norm(x))) with grouped queries, hand-written. Options: rotary positions, biases, normed heads, a sliding window,
-// document masks, context parallelism (model/context), a KV cache.
+// document masks, context parallelism (model/context), a KV cache, slices along the sequence (model/sliced_heads.h).
 //
 //   forward   in = norm(x), gathered over tp;  qkv = in w_qkv^T;  q, k rotated;  mixed = attention(q, k, v);  x + mixed w_out^T, reduced
 //   backward  the same steps in reverse. Saved: x or in, qkv, lse, mixed; raw heads and statistics where heads are normed.
+//
+// In slices (Call::sliced) project() makes qkv of every slice first, which is kept; forward() goes on from there with the keys up to the
+// slice's end; backward_input() adds to the gradients of those keys and takes the complete ones of its own.
+
+#include <algorithm>
 
 #include "base/check.h"
 #include "kernels/aten.h"
@@ -15,6 +20,7 @@
 #include "model/decoder/plain_ops.h"
 #include "model/decoder/residual_stream.h"
 #include "model/decoder/rows.h"
+#include "model/sliced_heads.h"
 
 namespace cairn::model {
 namespace {
@@ -83,12 +89,38 @@ class AttentionBlock final : public Block {
     parts_.out.describe(out);
     card_.operations.push_back(std::move(out));
     branch_.describe(card_);
+    card_.sliceable = true;
     if (parts_.rotary) card_.buffers = {"rope.cos", "rope.sin"};
   }
 
   const Card& card() const override { return card_; }
 
+  void project(Values& values, const Call& call) const override {
+    SlicedHeads& all = *call.sliced;
+    const PositionFields places = PositionFields::in(values);
+    const HeadCounts counts = local_head_counts(call);
+    const int64_t length = call.slice.length;
+    at::Tensor made;
+    branch_.begin_forward(values, nullptr, call, [&](const at::Tensor& from, int64_t, int64_t) {
+      const int64_t width = counts.all() * shape_.head_dim;
+      if (!all.qkv.defined()) all.qkv = at::empty({all.batch, all.length, width}, from.options());
+      made = all.batch == 1 ? all.qkv.narrow(1, call.slice.begin, length) : at::empty({all.batch, length, width}, from.options());
+      parts_.qkv.forward(rows(made), from, call);
+    });
+    progress_messages(call);
+    if (parts_.q_norm) {
+      const at::Tensor k = parts_.k_norm->forward(split(made, counts).k.contiguous(), call).y;
+      rotate(k, places, call);
+      if (!all.k.defined()) all.k = at::empty({all.batch, all.length, counts.kv, shape_.head_dim}, k.options());
+      all.k.narrow(1, call.slice.begin, length).copy_(k);
+    } else {
+      rotate(queries_and_keys(made, counts), places, call);
+    }
+    if (all.batch > 1) all.qkv.narrow(1, call.slice.begin, length).copy_(made);
+  }
+
   void forward(Values& values, Saved* keep, const Call& call) const override {
+    if (call.sliced) return forward_slice(values, keep, call);
     const PositionFields places = PositionFields::in(values);
     const HeadCounts counts = local_head_counts(call);
     at::Tensor projected;
@@ -170,10 +202,12 @@ class AttentionBlock final : public Block {
     };
     const ResidualBranch::Back from = branch_.begin_backward(gradients, saved, call, into_heads, &dout);
     progress_messages(call);
-    const at::Tensor dqkv = at::empty_like(qkv);
+    const at::Tensor dqkv = at::empty(qkv.sizes(), qkv.options());  // contiguous, also where qkv is part of a larger tensor
     const Heads into = split(dqkv, counts);
     Heads d = parts_.q_norm ? Heads{at::empty_like(heads.q), at::empty_like(heads.k), into.v} : into;
-    if (call.slice.context) {
+    if (call.sliced) {
+      slice_gradients(d, *call.sliced, dmixed, heads.q, mixed, lse, places, call);
+    } else if (call.slice.context) {
       context_attention_backward(d.q, d.k, d.v, dmixed, heads.q, heads.k, heads.v, mixed, lse,
                                  options(call, call.slice.context->length, {}, {}), places.pointer(), *call.axes.find("cp"),
                                  *call.slice.context, form(call));
@@ -241,6 +275,72 @@ class AttentionBlock final : public Block {
   struct CachedKeys {
     at::Tensor k, v, documents;
   };
+
+  // The keys that a slice sees: all up to its end, or those in the window.
+  struct SeenKeys {
+    int64_t begin, count;
+    at::Tensor k, v, documents;
+  };
+  SeenKeys seen_keys(const SlicedHeads& all, const HeadCounts& counts, const Call& call) const {
+    const int64_t end = call.slice.begin + call.slice.length;
+    const int64_t begin = shape_.window > 0 ? std::max<int64_t>(0, call.slice.begin + 1 - shape_.window) : 0;
+    const Heads heads = split(all.qkv, counts);
+    SeenKeys seen{begin, end - begin, {}, heads.v.narrow(1, begin, end - begin), {}};
+    seen.k = (all.k.defined() ? all.k : heads.k).narrow(1, begin, seen.count);
+    if (all.documents.defined()) seen.documents = all.documents.narrow(1, begin, seen.count);
+    return seen;
+  }
+
+  kernels::AttentionOptions options_of_slice(const Call& call, const PositionFields& places, const SeenKeys& seen) const {
+    kernels::AttentionOptions o{.window = shape_.window, .query_offset = call.slice.begin, .key_offset = seen.begin};
+    if (places.documents.defined()) o.query_documents = &places.documents, o.key_documents = &seen.documents;
+    return o;
+  }
+
+  void forward_slice(Values& values, Saved* keep, const Call& call) const {
+    const SlicedHeads& all = *call.sliced;
+    const PositionFields places = PositionFields::in(values);
+    const HeadCounts counts = local_head_counts(call);
+    const ResidualBranch::In in = branch_.resume_forward(values, keep, call);
+    const at::Tensor qkv = all.qkv.narrow(1, call.slice.begin, call.slice.length);
+    Heads heads = split(qkv, counts);
+    if (parts_.q_norm) {
+      norm_heads(heads, keep, call);
+      rotate(heads.q, places, call);
+      if (keep) keep->put("q", heads.q), keep->put("k", heads.k);
+    }
+    const SeenKeys seen = seen_keys(all, counts, call);
+    const kernels::AttentionOutput attended = kernels::attend(heads.q, seen.k, seen.v, options_of_slice(call, places, seen));
+    progress_messages(call);
+    branch_.end_forward(values, in, attended.out.reshape({-1, counts.q * shape_.head_dim}), parts_.out, call, nullptr);
+    if (!keep) return;
+    keep->put("qkv", qkv);
+    keep->put("mixed", attended.out);
+    keep->put("lse", attended.lse);
+    places.save(*keep);
+  }
+
+  // Overwrites d.q, adds to the gradients of the keys seen, and overwrites d.k and d.v with those of the slice's own keys: complete, as
+  // later slices came before.
+  void slice_gradients(Heads& d, SlicedHeads& all, const at::Tensor& dmixed, const at::Tensor& q, const at::Tensor& mixed,
+                       const at::Tensor& lse, const PositionFields& places, const Call& call) const {
+    const HeadCounts counts = local_head_counts(call);
+    const SeenKeys seen = seen_keys(all, counts, call);
+    if (!all.dk.defined()) {
+      const std::vector<int64_t> sizes{all.batch, all.length, counts.kv, shape_.head_dim};
+      const at::TensorOptions precise = kernels::is_half_precision(q) ? q.options().dtype(at::kFloat) : q.options();
+      all.dk = at::zeros(sizes, precise), all.dv = at::zeros(sizes, precise);
+      all.room_k = at::empty(sizes, q.options()), all.room_v = at::empty(sizes, q.options());
+    }
+    const kernels::AttentionGradients found =
+        kernels::attention_gradients({d.q, all.room_k.narrow(1, 0, seen.count), all.room_v.narrow(1, 0, seen.count)}, dmixed, q, seen.k,
+                                     seen.v, mixed, lse, options_of_slice(call, places, seen));
+    if (!found.q.is_same(d.q)) d.q.copy_(found.q);
+    all.dk.narrow(1, seen.begin, seen.count).add_(found.k);
+    all.dv.narrow(1, seen.begin, seen.count).add_(found.v);
+    d.k.copy_(all.dk.narrow(1, call.slice.begin, call.slice.length));
+    d.v.copy_(all.dv.narrow(1, call.slice.begin, call.slice.length));
+  }
 
   static ContextForm form(const Call& call) { return call.slice.ring ? ContextForm::ring : ContextForm::gather; }
 

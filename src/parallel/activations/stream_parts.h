@@ -35,7 +35,7 @@ enum class StreamForm {
 class StreamParts {
  public:
   // `options`: passes in slices replicate the stream.
-  StreamParts(const model::Model& model, const mesh::Axes& axes, const model::PassOptions& options);
+  StreamParts(const model::Model& model, const mesh::Axes& axes, const model::PassOptions& options = model::kDefaultPassOptions);
 
   // The form in which a value is in parts (`in_parts`), or whole on every rank.
   StreamForm form(const std::string& value, bool in_parts) const;

@@ -35,6 +35,7 @@ void prove_c4(const ProofOptions&, Findings&, base::Log&);
 void prove_one_byte(const ProofOptions&, Findings&, base::Log&);
 void prove_one_byte_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_gradient_coding(const ProofOptions&, Findings&, base::Log&);
+void prove_streambp(const ProofOptions&, Findings&, base::Log&);
 void prove_universal_checkpointing(const ProofOptions&, Findings&, base::Log&);
 
 const std::vector<Proof>& proofs() {
@@ -73,6 +74,8 @@ const std::vector<Proof>& proofs() {
        prove_one_byte_on_gpu},
       {"gradient-coding", "Workers that are late do not hold up training: exact gradients from those that are on time.",
        prove_gradient_coding},
+      {"streambp", "Layers and head in slices along the sequence: exact gradients in a fraction of the memory, at the same speed.",
+       prove_streambp},
       {"universal-checkpointing", "Saved in whatever layout a run trains in, resumed in any other: bitwise the same state, few bytes.",
        prove_universal_checkpointing}};
   return list;

@@ -131,7 +131,6 @@ class DTensorBlock final : public model::Block {
       into.add({parameters_[i].id, 1}, saved.take(fmt::format("dweight.{}", parameters_[i].id)));
   }
 
-  void project(model::Values& values, const model::Call& call) const override { own_.project(values, call); }
   void plain(model::Values& values, const model::Call& call) const override { own_.plain(values, call); }
 
  private:

@@ -76,6 +76,7 @@ planner::StepRules step_rules(const Settings& s, const model::Model& model, cons
                            .partition_activations = s.layout.memory.partition_activations,
                            .scatter_boundaries = s.layout.pipeline.scatter_boundaries,
                            .prefetch_blocks = s.layout.memory.prefetch_blocks,
+                           .slice = parallel::slice_tokens(s.layout.recompute, length),
                            .whole_parameters = !optim::optimizer_needs(s.optim.kind).elementwise(),
                            .split_update = optim::optimizer_needs(s.optim.kind).split,
                            .bucket_bytes = static_cast<int64_t>(s.sync.bucket_mib * (1 << 20)),

@@ -36,6 +36,7 @@ void prove_one_byte(const ProofOptions&, Findings&, base::Log&);
 void prove_one_byte_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_gradient_coding(const ProofOptions&, Findings&, base::Log&);
 void prove_streambp(const ProofOptions&, Findings&, base::Log&);
+void prove_streambp_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_universal_checkpointing(const ProofOptions&, Findings&, base::Log&);
 
 const std::vector<Proof>& proofs() {
@@ -75,7 +76,7 @@ const std::vector<Proof>& proofs() {
       {"gradient-coding", "Workers that are late do not hold up training: exact gradients from those that are on time.",
        prove_gradient_coding},
       {"streambp", "Layers and head in slices along the sequence: exact gradients in a fraction of the memory, at the same speed.",
-       prove_streambp},
+       prove_streambp, prove_streambp_on_gpu},
       {"universal-checkpointing", "Saved in whatever layout a run trains in, resumed in any other: bitwise the same state, few bytes.",
        prove_universal_checkpointing}};
   return list;

@@ -262,7 +262,7 @@ void prove_streambp(const ProofOptions& options, Findings& findings, base::Log& 
   memory_peaks(options, findings, log);
   speed(options, findings, log);
   reductions(options, findings);
-  findings.skip("5. one H200: 2.8 times the length of recomputation with whole logits in 40 GB", "needs a GPU: cairn bench streambp");
+  findings.skip("5. one H200: 2.8 times the length of recomputation with whole logits in 40 GB", "needs a GPU: --device cuda");
 }
 
 }  // namespace cairn::study

@@ -18,29 +18,19 @@ constexpr int64_t kRoom = int64_t{40} << 30;  // that runs find free
 constexpr int64_t kVocab = 151936, kStep = 1024, kLongest = 512 * 1024;
 
 // A decoder of the size of Qwen 1.5B, one sequence a step; weights and gradients in bf16, without moments.
-Assignments decoder(const SyntheticTokens& tokens, int64_t length, const Assignments& way) {
-  Assignments sets{"data.path=" + tokens.tokens,
-                   "data.tokenizer=" + tokens.tokenizer,
-                   fmt::format("data.length={}", length),
-                   "model.layers=28",
-                   "model.embed=1536",
-                   "model.heads=12",
-                   "model.kv_heads=2",
-                   "model.mlp=8960",
-                   "model.tied=true",
-                   "train.precision=bf16",
-                   "train.parameters=bf16",
-                   "train.gradients=bf16",
-                   "train.global_batch=1",
-                   "optim.kind=sgd",
-                   "eval.every=0",
-                   "eval.fraction=0",
-                   "snapshot.every=0",
-                   "log.samples=0",
-                   "log.tensorboard=false",
-                   "log.trace=false"};
+GpuTraining decoder(const ProofOptions& options, const SyntheticTokens& tokens, int64_t length, const Assignments& way) {
+  Assignments sets = gpu_decoder(options, {.embed = 1536,
+                                           .layers = 28,
+                                           .heads = 12,
+                                           .kv_heads = 2,
+                                           .mlp = 8960,
+                                           .batch = 1,
+                                           .length = length,
+                                           .wide_state = true});
+  for (const char* set : {"train.parameters=bf16", "train.gradients=bf16", "optim.kind=sgd", "model.tied=true"}) sets.emplace_back(set);
+  sets.push_back(fmt::format("data.tokenizer_file=\"{}\"", tokens.tokenizer));
   sets.insert(sets.end(), way.begin(), way.end());
-  return sets;
+  return {.sets = std::move(sets), .steps = 2, .arguments = {"--data", tokens.tokens}, .limit_s = 300};
 }
 
 struct Ways {
@@ -52,8 +42,7 @@ struct Ways {
 // The longest sequence, in steps of 1,024 tokens, with which two steps do not run out of memory.
 int64_t longest(const ProofOptions& options, base::Log& log, const SyntheticTokens& tokens, const std::string& name, const Assignments& way) {
   const auto fits = [&](int64_t steps) {
-    const GpuTrained trained = train_on_gpu(options, log, fmt::format("{}-{}", name, steps),
-                                            {.sets = decoder(tokens, steps * kStep, way), .steps = 2, .limit_s = 300});
+    const GpuTrained trained = train_on_gpu(options, log, fmt::format("{}-{}", name, steps), decoder(options, tokens, steps * kStep, way));
     if (!trained.fault.empty() && !trained.lacked_memory()) base::fail_input("{} of {} tokens: {}", name, steps * kStep, trained.fault);
     return trained.fault.empty();
   };
@@ -84,7 +73,9 @@ void prove_streambp_on_gpu(const ProofOptions& options, Findings& findings, base
                     ratio(sliced, plain), 2.8);
   findings.at_least(fmt::format("5. the same against chunked cross entropy ({})", chunked), 1, ratio(sliced, chunked), 1.4);
   const auto step_s = [&](const std::string& name, const Assignments& way) {
-    return must_train_on_gpu(options, log, name, {.sets = decoder(tokens, plain, way), .steps = 12, .limit_s = 300}).step_s();
+    GpuTraining training = decoder(options, tokens, plain, way);
+    training.steps = 12;
+    return must_train_on_gpu(options, log, name, training).step_s();
   };
   const double whole_s = step_s("recomputation-time", ways.recomputation), sliced_s = step_s("stream-time", ways.stream);
   findings.at_most(fmt::format("5. time of a token at {} tokens, in slices / recomputation", plain), 1, sliced_s / whole_s, 1.05);

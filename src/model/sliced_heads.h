@@ -15,6 +15,11 @@ struct SlicedHeads {
   at::Tensor k = {};                 // where heads are normed: keys after norm and rotation, [batch, length, kv_heads, head_dim]
   at::Tensor dk = {}, dv = {};       // [batch, length, kv_heads, head_dim]: sums of gradients, in fp32 or double
   at::Tensor room_k = {}, room_v = {};  // where one slice's part of them is computed
+
+  // Along cp, where attention is one call for all positions of this rank:
+  at::Tensor q = {};                  // where heads are normed: queries after norm and rotation
+  at::Tensor mixed = {}, lse = {};    // its results
+  at::Tensor dmixed = {}, dqkv = {};  // gradients of its result, slice by slice, and of what it read
 };
 
 }  // namespace cairn::model

@@ -15,7 +15,6 @@ namespace {
 constexpr Conflict kConflicts[] = {
     {Feature::loss_chunks, Feature::stage_recompute, "a recomputed stage makes the logits twice: use recompute.mode = full"},
     {Feature::stream, Feature::fp8, "fp8 layers scale by the largest element of all tokens, not of a slice: use recompute.mode = full"},
-    {Feature::stream, Feature::cp, "attention in slices has the keys of one rank only: use recompute.mode = full"},
     {Feature::stream, Feature::tensor_overlap, "every rank has all tokens of a slice, so nothing waits for tokens: leave the overlap out"},
     {Feature::cuda_graph, Feature::several_ranks, "is for one rank, because messages between ranks are not captured: leave it out"},
     {Feature::cuda_graph, Feature::host_sync, "the sync rule decides on the host what a step does: leave it out"},

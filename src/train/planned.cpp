@@ -74,7 +74,7 @@ planner::StepRules step_rules(const Settings& s, const model::Model& model, cons
     base::fail_input("recompute.inputs = host: a CUDA graph cannot capture its copies: use train.cuda_graph = false");
   planner::StepRules rules{.trained = model::trainable(model, s.model.train),
                            .recompute_stage = again.mode == parallel::RecomputeMode::stage,
-                           .recompute_last = !again.except_last,
+                           .recompute_last = !again.except_last || again.mode == parallel::RecomputeMode::stream,
                            .accumulate_unsharded = s.layout.memory.accumulate_unsharded,
                            .partition_activations = s.layout.memory.partition_activations,
                            .scatter_boundaries = s.layout.pipeline.scatter_boundaries,

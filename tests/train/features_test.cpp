@@ -39,7 +39,6 @@ const Use& use_of(Feature feature) {
       {Feature::local_steps, {"mesh.island=2", "sync.island.kind=diloco"}, 2, "sync.island.kind"},
       {Feature::several_ranks, {"mesh.dp=2"}, 2, "mesh.dp"},
       {Feature::fp8, {"train.precision=bf16", "train.fp8=all"}, 1, "train.fp8"},
-      {Feature::cp, {"mesh.cp=2"}, 2, "mesh.cp"},
       {Feature::tensor_overlap, {"mesh.tp=2", "tensor.overlap=true"}, 2, "tensor.overlap"},
       {Feature::stream, {"recompute.mode=stream"}, 1, "recompute.mode"},
       {Feature::stage_recompute, {"recompute.mode=stage"}, 1, "recompute.mode"},

@@ -103,6 +103,11 @@ INSTANTIATE_TEST_SUITE_P(
                     StreamCase{"tp2_ladder", 2, {"mesh.tp=2", "model.residual=ladder"}},
                     StreamCase{"tp2_dropout", 2, {"mesh.tp=2", "model.dropout=0.1"}},
                     StreamCase{"tp2_parts", 2, {"mesh.tp=2", "memory.partition_activations=on"}}, StreamCase{"pp2", 2, {"mesh.pp=2"}},
+                    StreamCase{"cp2", 2, {"mesh.cp=2"}}, StreamCase{"cp3_gather", 3, {"mesh.cp=3", "context.form=gather"}},
+                    StreamCase{"cp2_qwen3_packed", 2, {"mesh.cp=2", "model.kind=qwen3", "data.packing=documents"}},
+                    StreamCase{"cp2_ladder", 2, {"mesh.cp=2", "model.residual=ladder"}},
+                    StreamCase{"cp2_gpt2_dropout", 2, {"mesh.cp=2", "model.kind=gpt2", "model.kv_heads=4", "model.dropout=0.1"}},
+                    StreamCase{"cp2_tp2_zero3", 4, {"mesh.cp=2", "mesh.tp=2", "memory.zero=3"}},
                     StreamCase{"pp2_zb_h1", 2, {"mesh.pp=2", "pipeline.schedule=zb_h1"}},
                     StreamCase{"pp2_tp2_zero1", 8, {"mesh.pp=2", "mesh.tp=2", "mesh.dp=2", "memory.zero=1"}}),
     [](const auto& test) { return test.param.name; });

@@ -8,6 +8,7 @@
 // slice's end; backward_input() adds to the gradients of those keys and takes the complete ones of its own.
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "kernels/aten.h"
@@ -109,14 +110,73 @@ class AttentionBlock final : public Block {
     });
     progress_messages(call);
     if (parts_.q_norm) {
-      const at::Tensor k = parts_.k_norm->forward(split(made, counts).k.contiguous(), call).y;
-      rotate(k, places, call);
-      if (!all.k.defined()) all.k = at::empty({all.batch, all.length, counts.kv, shape_.head_dim}, k.options());
-      all.k.narrow(1, call.slice.begin, length).copy_(k);
+      const auto keep = [&](at::Tensor& whole, const Norm& norm, const at::Tensor& raw) {
+        const at::Tensor normed = norm.forward(raw.contiguous(), call).y;
+        rotate(normed, places, call);
+        if (!whole.defined()) whole = at::empty({all.batch, all.length, raw.size(2), shape_.head_dim}, normed.options());
+        whole.narrow(1, call.slice.begin, length).copy_(normed);
+      };
+      keep(all.k, *parts_.k_norm, split(made, counts).k);
+      if (call.slice.context) keep(all.q, *parts_.q_norm, split(made, counts).q);
     } else {
       rotate(queries_and_keys(made, counts), places, call);
     }
     if (all.batch > 1) all.qkv.narrow(1, call.slice.begin, length).copy_(made);
+  }
+
+  void attend(const Call& call) const override {
+    SlicedHeads& all = *call.sliced;
+    const Heads heads = whole_heads(all, call);
+    all.mixed = at::empty(heads.q.sizes(), heads.q.options());
+    all.lse = at::empty({all.batch, heads.q.size(2), all.length},
+                        kernels::is_half_precision(heads.q) ? heads.q.options().dtype(at::kFloat) : heads.q.options());
+    context_attention(all.mixed, all.lse, heads.q, heads.k, heads.v, options(call, call.slice.context->length, {}, {}),
+                      all.documents.defined() ? &all.documents : nullptr, *call.axes.find("cp"), *call.slice.context, form(call));
+  }
+
+  void attend_backward(const Call& call) const override {
+    SlicedHeads& all = *call.sliced;
+    const Heads heads = whole_heads(all, call);
+    all.dqkv = at::empty(all.qkv.sizes(), all.qkv.options());
+    const Heads d = split(all.dqkv, local_head_counts(call));
+    context_attention_backward(d.q, d.k, d.v, all.dmixed, heads.q, heads.k, heads.v, all.mixed, all.lse,
+                               options(call, call.slice.context->length, {}, {}), all.documents.defined() ? &all.documents : nullptr,
+                               *call.axes.find("cp"), *call.slice.context, form(call));
+    all.mixed = all.lse = all.dmixed = all.q = all.k = at::Tensor();
+  }
+
+  void unproject(Values& values, Values& gradients, mesh::Gradients& into, const Call& call) const override {
+    const SlicedHeads& all = *call.sliced;
+    const PositionFields places = PositionFields::in(values);
+    const HeadCounts counts = local_head_counts(call);
+    const auto [begin, length] = std::pair{call.slice.begin, call.slice.length};
+    Saved saved;
+    branch_.resume_forward(values, &saved, call);
+    const at::Tensor dqkv = all.dqkv.narrow(1, begin, length).contiguous();
+    if (parts_.q_norm) {
+      Heads raw = split(all.qkv.narrow(1, begin, length), counts), d = split(dqkv, counts);
+      norm_heads(raw, &saved, call);
+      d.q = d.q.clone(), d.k = d.k.clone();  // the gradients of the norms need them beside those of their inputs
+      rotate(d.q, places, call, /*inverse=*/true), rotate(d.k, places, call, /*inverse=*/true);
+      norm_heads_input(split(dqkv, counts), d, saved, call);
+    } else {
+      rotate(queries_and_keys(dqkv, counts), places, call, /*inverse=*/true);
+    }
+    progress_messages(call);
+    const ResidualBranch::Back from{.dy = branch_.norm() ? gradients.take(branch_.reads()) : values.get(branch_.reads())};
+    const at::Tensor din = at::empty({all.batch * length, shape_.embed}, dqkv.options());
+    branch_.end_backward(
+        gradients, saved, from, din,
+        [&](const at::Tensor& sums, int64_t first, int64_t count) {
+          parts_.qkv.input_gradient(sums.narrow(0, first, count), rows(dqkv).narrow(0, first, count), call);
+        },
+        call);
+    if (parts_.q_norm) {
+      parts_.k_norm->weight_gradient(into, saved.take("dk"), saved.take("raw_k"), saved.take("k_statistics"), call);
+      parts_.q_norm->weight_gradient(into, saved.take("dq"), saved.take("raw_q"), saved.take("q_statistics"), call);
+    }
+    parts_.qkv.weight_gradient(into, Operand::take(saved, "in"), Operand{.values = rows(dqkv)}, call);
+    branch_.norm_gradients(saved, into, call);
   }
 
   void forward(Values& values, Saved* keep, const Call& call) const override {
@@ -189,6 +249,7 @@ class AttentionBlock final : public Block {
   }
 
   void backward_input(Values& gradients, Saved& saved, const Call& call) const override {
+    if (call.sliced && call.slice.context) return backward_of_out(gradients, saved, call);
     const at::Tensor qkv = saved.take("qkv"), mixed = saved.get("mixed"), lse = saved.take("lse");
     const PositionFields places = PositionFields::in(saved);
     const HeadCounts counts = local_head_counts(call);
@@ -249,6 +310,7 @@ class AttentionBlock final : public Block {
     if (attended.values.defined()) attended.values = attended.values.flatten(0, 1).flatten(1);
     parts_.out.product_gradient(into, attended, Operand::take(saved, "dout"), call);
     progress_messages(call);
+    if (call.sliced && call.slice.context) return branch_.bias_gradient(saved, into, parts_.out, call);  // unproject does the rest
     if (parts_.q_norm) {
       parts_.k_norm->weight_gradient(into, saved.take("dk"), saved.take("raw_k"), saved.take("k_statistics"), call);
       parts_.q_norm->weight_gradient(into, saved.take("dq"), saved.take("raw_q"), saved.take("q_statistics"), call);
@@ -301,6 +363,13 @@ class AttentionBlock final : public Block {
     const SlicedHeads& all = *call.sliced;
     const PositionFields places = PositionFields::in(values);
     const HeadCounts counts = local_head_counts(call);
+    if (call.slice.context) {
+      const at::Tensor mixed = all.mixed.narrow(1, call.slice.begin, call.slice.length).contiguous();
+      const ResidualBranch::In in = branch_.resume_forward(values, nullptr, call);
+      branch_.end_forward(values, in, mixed.view({-1, counts.q * shape_.head_dim}), parts_.out, call, nullptr);
+      if (keep) keep->put("mixed", mixed);
+      return;
+    }
     const ResidualBranch::In in = branch_.resume_forward(values, keep, call);
     const at::Tensor qkv = all.qkv.narrow(1, call.slice.begin, call.slice.length);
     Heads heads = split(qkv, counts);
@@ -318,6 +387,35 @@ class AttentionBlock final : public Block {
     keep->put("mixed", attended.out);
     keep->put("lse", attended.lse);
     places.save(*keep);
+  }
+
+  // Heads of all positions of this rank, as attention reads them.
+  Heads whole_heads(const SlicedHeads& all, const Call& call) const {
+    Heads heads = split(all.qkv, local_head_counts(call));
+    if (parts_.q_norm) heads.q = all.q, heads.k = all.k;
+    return heads;
+  }
+
+  // Down to the gradient of what attention gave, for one slice.
+  void backward_of_out(Values& gradients, Saved& saved, const Call& call) const {
+    SlicedHeads& all = *call.sliced;
+    const at::Tensor mixed = saved.get("mixed"), dmixed = at::empty_like(mixed), dmixed_rows = dmixed.flatten(0, 1).flatten(1);
+    Operand dout;
+    const ResidualBranch::Back from = branch_.begin_backward(
+        gradients, saved, call,
+        [&](const at::Tensor& of, int64_t begin, int64_t count) {
+          parts_.out.input_gradient(dmixed_rows.narrow(0, begin, count), of.narrow(0, begin, count), call,
+                                    count == of.size(0) ? &dout : nullptr);
+        },
+        &dout);
+    if (!all.dmixed.defined()) {
+      std::vector<int64_t> sizes = mixed.sizes().vec();
+      sizes[1] = all.length;
+      all.dmixed = at::empty(sizes, mixed.options());
+    }
+    all.dmixed.narrow(1, call.slice.begin, call.slice.length).copy_(dmixed);
+    if (branch_.norm()) gradients.add(branch_.reads(), from.dy);
+    dout.save(saved, "dout", from.dout);
   }
 
   // Overwrites d.q, adds to the gradients of the keys seen, and overwrites d.k and d.v with those of the slice's own keys: complete, as

@@ -157,13 +157,21 @@ void ResidualBranch::end_backward(Values& gradients, Saved& saved, const Back& b
 }
 
 void ResidualBranch::weight_gradients(Saved& saved, mesh::Gradients& into, const Linear& out, const Call& call) const {
+  bias_gradient(saved, into, out, call);
+  norm_gradients(saved, into, call);
+}
+
+void ResidualBranch::bias_gradient(Saved& saved, mesh::Gradients& into, const Linear& out, const Call& call) const {
   const at::Tensor dy = rows(saved.take("dy"));
-  const bool replicated = !norm_ || replicated_over_tp(call, TokenLayout::sharded);
-  out.bias_gradient(into, replicated ? local_tokens(dy, call) : dy);
+  out.bias_gradient(into, !norm_ || replicated_over_tp(call, TokenLayout::sharded) ? local_tokens(dy, call) : dy);
+}
+
+void ResidualBranch::norm_gradients(Saved& saved, mesh::Gradients& into, const Call& call) const {
   if (saved.has("dgain")) return into.add(norm_->weight, saved.take("dgain"));
-  if (norm_ && replicated)
+  if (!norm_) return;
+  if (replicated_over_tp(call, TokenLayout::sharded))
     local_weight_gradient(*norm_, into, saved.take("dnormed"), saved.take("x"), saved.take("statistics"), call);
-  else if (norm_)
+  else
     norm_->weight_gradient(into, saved.take("dnormed"), saved.take("x"), saved.take("statistics"), call);
 }
 

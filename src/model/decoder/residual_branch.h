@@ -61,6 +61,9 @@ class ResidualBranch {
   // Adds the gradient of what the branch read. `make` computes its terms [tokens, embed], rows by rows.
   void end_backward(Values& gradients, Saved& saved, const Back& back, const at::Tensor& din, const OnRows& make, const Call& call) const;
   void weight_gradients(Saved& saved, mesh::Gradients& into, const Linear& out, const Call& call) const;
+  // The two halves of it: of the bias of `out` and of the norm.
+  void bias_gradient(Saved& saved, mesh::Gradients& into, const Linear& out, const Call& call) const;
+  void norm_gradients(Saved& saved, mesh::Gradients& into, const Call& call) const;
 
   // The begin and the end in plain operations.
   at::Tensor plain_in(Values& values, const Call& call) const;

@@ -86,11 +86,24 @@ model::SlicedHeads heads_of(const SlicedPass& pass) {
   return heads;
 }
 
+// The first attention of a group; group.last: there is none.
+size_t attention_of(const SlicedPass& pass) {
+  size_t i = pass.group.first;
+  while (i < pass.group.last && !is_attention(*pass.model.blocks()[i])) ++i;
+  return i;
+}
+
+// The call for all positions of this rank, with what slices share.
+model::Call whole_call(const SlicedPass& pass, model::SlicedHeads& heads) {
+  model::Call call = pass.call;
+  call.sliced = &heads;
+  return call;
+}
+
 // Queries, keys and values of all slices. Blocks before the attention run for it; each token is by itself there.
 void project(const SlicedPass& pass, const std::vector<Slice>& slices, model::Values& values, model::SlicedHeads& heads) {
   const auto& blocks = pass.model.blocks();
-  size_t attention = pass.group.first;
-  while (attention < pass.group.last && !is_attention(*blocks[attention])) ++attention;
+  const size_t attention = attention_of(pass);
   if (attention == pass.group.last) return;
   for (const Slice& slice : slices) {
     const SliceCall call(pass, slice, heads);
@@ -98,6 +111,7 @@ void project(const SlicedPass& pass, const std::vector<Slice>& slices, model::Va
     for (size_t i = pass.group.first; i < attention; ++i) blocks[i]->forward(here, nullptr, *call);
     blocks[attention]->project(here, *call);
   }
+  if (pass.call.slice.context) blocks[attention]->attend(whole_call(pass, heads));
 }
 
 // The blocks [first, last) of a group that may be sliced together.
@@ -142,20 +156,29 @@ void name_values(const model::Model& model, size_t last, const std::vector<std::
 // it, and with one value in and one out the gradient of the input takes its memory.
 class WholeGradients {
  public:
-  WholeGradients(const BlockGroup& group, model::Values& gradients) : group_(group) {
+  // `between`: values inside the group whose gradients wait too.
+  WholeGradients(const BlockGroup& group, const std::vector<std::string>& between, model::Values& gradients)
+      : reads_(group.reads), kept_(group.reads) {
+    kept_.insert(kept_.end(), between.begin(), between.end());
     for (const std::string& name : group.writes)
       if (gradients.has(name)) out_.emplace_back(name, gradients.take(name));
-    in_place_ = group.reads.size() == 1 && out_.size() == 1;
+    in_place_ = kept_.size() == 1 && out_.size() == 1;
   }
 
-  model::Values of_slice(const Slice& slice) const {
+  model::Values of_outputs(const Slice& slice) const {
     model::Values values;
     for (const auto& [name, whole] : out_) values.put(name, cut(whole, slice));
     return values;
   }
+  // Those of the inputs so far.
+  model::Values of_inputs(const Slice& slice) const {
+    model::Values values;
+    for (const auto& [name, whole] : in_) values.put(name, cut(whole, slice));
+    return values;
+  }
 
   void accept(const Slice& slice, model::Values& from) {
-    for (const std::string& name : group_.reads) {
+    for (const std::string& name : kept_) {
       if (!from.has(name)) continue;
       const at::Tensor part = from.take(name);
       at::Tensor& whole = in_[name];
@@ -166,7 +189,8 @@ class WholeGradients {
 
   void give(model::Values& gradients) {
     out_.clear();
-    for (auto& [name, whole] : in_) gradients.add(name, std::move(whole));
+    for (const std::string& name : reads_)
+      if (const auto found = in_.find(name); found != in_.end()) gradients.add(name, std::move(found->second));
   }
 
  private:
@@ -176,7 +200,8 @@ class WholeGradients {
     return at::empty(sizes, part.options());
   }
 
-  const BlockGroup& group_;
+  const std::vector<std::string>& reads_;
+  std::vector<std::string> kept_;
   bool in_place_ = false;
   std::vector<std::pair<std::string, at::Tensor>> out_;
   std::map<std::string, at::Tensor> in_;
@@ -227,6 +252,36 @@ void forward_in_slices(const SlicedPass& pass, model::Values& values) {
   for (auto& [name, whole] : made) values.put(name, std::move(whole));
 }
 
+namespace {
+
+// Backward of one slice through the blocks [first, last), of which forward keeps everything first.
+void backward_slice(const SlicedPass& pass, size_t first, model::Values& here, model::Values& back, mesh::Gradients& into,
+                    const model::Call& call) {
+  const auto& blocks = pass.model.blocks();
+  std::vector<model::Saved> saved(pass.group.last - first);
+  for (size_t i = 0; i < saved.size(); ++i) blocks[first + i]->forward(here, &saved[i], call);
+  here = {};
+  for (size_t i = saved.size(); i-- > 0;) {
+    blocks[first + i]->backward_input(back, saved[i], call);
+    blocks[first + i]->backward_weight(std::move(saved[i]), into, call);
+  }
+}
+
+// What is left along cp, after the attention of all positions: its projection, and the blocks before it.
+void unproject_slice(const SlicedPass& pass, size_t attention, model::Values& here, model::Values& back, mesh::Gradients& into,
+                     const model::Call& call) {
+  const auto& blocks = pass.model.blocks();
+  std::vector<model::Saved> saved(attention - pass.group.first);
+  for (size_t i = 0; i < saved.size(); ++i) blocks[pass.group.first + i]->forward(here, &saved[i], call);
+  blocks[attention]->unproject(here, back, into, call);
+  for (size_t i = saved.size(); i-- > 0;) {
+    blocks[pass.group.first + i]->backward_input(back, saved[i], call);
+    blocks[pass.group.first + i]->backward_weight(std::move(saved[i]), into, call);
+  }
+}
+
+}  // namespace
+
 void backward_in_slices(const SlicedPass& pass, model::Values& values, model::Values& gradients, mesh::Gradients& into) {
   const auto& blocks = pass.model.blocks();
   const std::vector<Slice> slices = slices_of(pass.call);
@@ -236,19 +291,27 @@ void backward_in_slices(const SlicedPass& pass, model::Values& values, model::Va
   for (size_t i = pass.group.first; i < pass.group.last; ++i)
     for (const mesh::ParamId& id : model::named_parameters(blocks[i]->card())) named.push_back(id);
   mesh::ChunkedGradients sums(into, named, static_cast<int64_t>(slices.size()));
-  WholeGradients whole(pass.group, gradients);
+  const size_t attention = attention_of(pass);
+  const bool in_two = pass.call.slice.context && attention < pass.group.last;
+  std::vector<std::string> between;  // what blocks before the attention give to blocks after it
+  for (size_t i = pass.group.first; in_two && i < attention; ++i)
+    between.insert(between.end(), blocks[i]->card().writes.begin(), blocks[i]->card().writes.end());
+  WholeGradients whole(pass.group, between, gradients);
   for (const Slice& slice : std::ranges::reverse_view(slices)) {
     const SliceCall call(pass, slice, heads);
-    model::Values here = values_of(pass, slice, values), back = whole.of_slice(slice);
-    std::vector<model::Saved> saved(pass.group.last - pass.group.first);
-    for (size_t i = 0; i < saved.size(); ++i) blocks[pass.group.first + i]->forward(here, &saved[i], *call);
-    here = {};
-    for (size_t i = saved.size(); i-- > 0;) {
-      const Block& block = *blocks[pass.group.first + i];
-      block.backward_input(back, saved[i], *call);
-      block.backward_weight(std::move(saved[i]), sums, *call);
-    }
+    model::Values here = values_of(pass, slice, values), back = whole.of_outputs(slice);
+    for (size_t i = pass.group.first; in_two && i < attention; ++i) blocks[i]->forward(here, nullptr, *call);
+    backward_slice(pass, in_two ? attention : pass.group.first, here, back, sums, *call);
     whole.accept(slice, back);
+  }
+  if (in_two) {
+    blocks[attention]->attend_backward(whole_call(pass, heads));
+    for (const Slice& slice : slices) {
+      const SliceCall call(pass, slice, heads);
+      model::Values here = values_of(pass, slice, values), back = whole.of_inputs(slice);
+      unproject_slice(pass, attention, here, back, sums, *call);
+      whole.accept(slice, back);
+    }
   }
   sums.flush();
   whole.give(gradients);

@@ -12,6 +12,9 @@
 //   backward     project again, then from the last slice to the first: forward of the slice with everything kept, its backward with dz.
 //                That adds to the gradients of earlier keys; those of the slice's own keys are complete. dx takes the place of dz.
 //
+// Along cp the attention of a layer is one call for all positions of this rank (model/context), so that keys travel as often as without
+// slices; what comes before and after it is in slices. Backward then goes through the slices twice: down to the attention, and on from it.
+//
 // Beside the checkpoint this needs memory for q, k, v, dk, dv and dz of one layer over all tokens, and the activations of one slice.
 // Each parameter receives one contribution per slice, but its gradient is announced once (mesh/chunked_gradients.h).
 #pragma once

@@ -3,8 +3,9 @@
 // and a row's cross entropy is -u.
 #include "model/losses/grpo.h"
 
-#include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/where.h>
 
 #include "base/check.h"
 #include "comm/group.h"

@@ -31,15 +31,7 @@ namespace {
 constexpr int64_t kLength = 2048, kVocab = 32000;
 
 model::DecoderShape shape_of(int64_t vocab, int64_t length) {
-  return {.vocab = vocab,
-          .embed = 256,
-          .layers = 4,
-          .heads = 4,
-          .kv_heads = 2,
-          .head_dim = 64,
-          .mlp = 688,
-          .length = length,
-          .tied = true};
+  return {.vocab = vocab, .embed = 256, .layers = 4, .heads = 4, .kv_heads = 2, .head_dim = 64, .mlp = 688, .length = length, .tied = true};
 }
 
 // How a pass is computed.
@@ -148,7 +140,8 @@ void exactness(const ProofOptions& options, Findings& findings, base::Log& log) 
       const std::string_view type = dtype == at::kDouble ? "fp64" : "fp32";
       log.info("{}, {}: {:.2g}", what, type, most);
       findings.at_most(fmt::format("1. {}, {}: largest relative difference of loss and gradients", what, type), 0, most, bound);
-      findings.at_most(fmt::format("1. {}, {}: gradients that are not announced exactly once", what, type), 0, static_cast<double>(twice), 0);
+      findings.at_most(fmt::format("1. {}, {}: gradients that are not announced exactly once", what, type), 0, static_cast<double>(twice),
+                       0);
     }
   };
   const model::DecoderShape shape = shape_of(kSmallVocab, kLength);
@@ -209,7 +202,8 @@ void memory_peaks(const ProofOptions& options, Findings& findings, base::Log& lo
   const double a = peak(kVocab, 2048, streamed(kSlice, kHeadSlice)), b = peak(kVocab, 4096, streamed(kSlice, kHeadSlice)),
                c = peak(kVocab, 6144, streamed(kSlice, kHeadSlice));
   const double d = 256, kv = 2 * 64, per_token = 4 * (4 * d + 4 * kv + 2 * d);  // checkpoints of 4 layers; k, v, dk, dv; H, dH
-  findings.at_most("2. peaks at 2048, 4096 and 6144 tokens: distance of the middle one from a line", 0, std::abs(b - (a + c) / 2) / b, 0.03);
+  findings.at_most("2. peaks at 2048, 4096 and 6144 tokens: distance of the middle one from a line", 0, std::abs(b - (a + c) / 2) / b,
+                   0.03);
   findings.at_most("2. slope of the peak / bytes of checkpoints, keys, values, their gradients, H and dH", 1, (c - a) / 4096 / per_token,
                    1.3);
 }
@@ -238,8 +232,8 @@ void reductions(const ProofOptions& options, Findings& findings) {
   const base::Recipe recipe =
       small_decoder(options, {"memory.zero=2", "train.global_batch=4", "data.length=64", "optim.kind=sgd", "train.micro_batch=1"});
   const RunStats whole = collect_stats({.recipe = with(recipe, {"recompute.mode=full"}), .ranks = 4, .steps = 2});
-  const RunStats sliced =
-      collect_stats({.recipe = with(recipe, {"recompute.mode=stream", "recompute.slice=9", "recompute.head_slice=10"}), .ranks = 4, .steps = 2});
+  const RunStats sliced = collect_stats(
+      {.recipe = with(recipe, {"recompute.mode=stream", "recompute.slice=9", "recompute.head_slice=10"}), .ranks = 4, .steps = 2});
   double messages = 0, messages_sliced = 0, bytes = 0, bytes_sliced = 0;
   for (size_t rank = 0; rank < 4; ++rank) {
     messages += static_cast<double>(whole.ranks[rank].messages.at(comm::Purpose::gradient));

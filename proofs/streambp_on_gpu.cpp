@@ -19,14 +19,8 @@ constexpr int64_t kVocab = 151936, kStep = 1024, kLongest = 512 * 1024;
 
 // A decoder of the size of Qwen 1.5B, one sequence a step; weights and gradients in bf16, without moments.
 GpuTraining decoder(const ProofOptions& options, const SyntheticTokens& tokens, int64_t length, const Assignments& way) {
-  Assignments sets = gpu_decoder(options, {.embed = 1536,
-                                           .layers = 28,
-                                           .heads = 12,
-                                           .kv_heads = 2,
-                                           .mlp = 8960,
-                                           .batch = 1,
-                                           .length = length,
-                                           .wide_state = true});
+  Assignments sets = gpu_decoder(
+      options, {.embed = 1536, .layers = 28, .heads = 12, .kv_heads = 2, .mlp = 8960, .batch = 1, .length = length, .wide_state = true});
   for (const char* set : {"train.parameters=bf16", "train.gradients=bf16", "optim.kind=sgd", "model.tied=true"}) sets.emplace_back(set);
   sets.push_back(fmt::format("data.tokenizer_file=\"{}\"", tokens.tokenizer));
   sets.insert(sets.end(), way.begin(), way.end());
@@ -40,7 +34,8 @@ struct Ways {
 };
 
 // The longest sequence, in steps of 1,024 tokens, with which two steps do not run out of memory.
-int64_t longest(const ProofOptions& options, base::Log& log, const SyntheticTokens& tokens, const std::string& name, const Assignments& way) {
+int64_t longest(const ProofOptions& options, base::Log& log, const SyntheticTokens& tokens, const std::string& name,
+                const Assignments& way) {
   const auto fits = [&](int64_t steps) {
     const GpuTrained trained = train_on_gpu(options, log, fmt::format("{}-{}", name, steps), decoder(options, tokens, steps * kStep, way));
     if (!trained.fault.empty() && !trained.lacked_memory()) base::fail_input("{} of {} tokens: {}", name, steps * kStep, trained.fault);
@@ -67,10 +62,11 @@ void prove_streambp_on_gpu(const ProofOptions& options, Findings& findings, base
   const SyntheticTokens tokens = write_synthetic_tokens(16 * kLongest, kVocab, options.scratch);
   const Ways ways;
   const int64_t plain = longest(options, log, tokens, "recomputation", ways.recomputation),
-                chunked = longest(options, log, tokens, "chunked", ways.chunked), sliced = longest(options, log, tokens, "stream", ways.stream);
+                chunked = longest(options, log, tokens, "chunked", ways.chunked),
+                sliced = longest(options, log, tokens, "stream", ways.stream);
   const auto ratio = [](int64_t a, int64_t b) { return b == 0 ? 0 : static_cast<double>(a) / static_cast<double>(b); };
-  findings.at_least(fmt::format("5. 1.5B, 40 GiB: longest sequence in slices ({}) / recomputation with whole logits ({})", sliced, plain), 1,
-                    ratio(sliced, plain), 2.8);
+  findings.at_least(fmt::format("5. 1.5B, 40 GiB: longest sequence in slices ({}) / recomputation with whole logits ({})", sliced, plain),
+                    1, ratio(sliced, plain), 2.8);
   findings.at_least(fmt::format("5. the same against chunked cross entropy ({})", chunked), 1, ratio(sliced, chunked), 1.4);
   const auto step_s = [&](const std::string& name, const Assignments& way) {
     GpuTraining training = decoder(options, tokens, plain, way);

@@ -54,8 +54,9 @@ class CrossEntropy final : public Objective {
       } else if (made.defers_gradient && known) {
         const RowLosses found = row_losses(made, targets, axes);
         loss = found.loss;
-        gradients->add("logits",
-                       Value{.tensor = made.tensor, .deferred_gradient = DeferredLogitsGradient{found.lse, found.targets, scale}, .amax = amax});
+        gradients->add(
+            "logits",
+            Value{.tensor = made.tensor, .deferred_gradient = DeferredLogitsGradient{found.lse, found.targets, scale}, .amax = amax});
       } else {
         const at::Tensor rows = made.tensor.view({-1, made.tensor.size(-1)});
         loss = at::empty({rows.size(0)}, precise);

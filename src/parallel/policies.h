@@ -28,12 +28,9 @@ inline constexpr base::EnumName<RoutingOption> kRoutingOptionNames[] = {
 //   budget     as many blocks, from the first on, as it takes to stay within RecomputeRule::budget_bytes
 //   stream     every layer keeps its input alone, and is computed in slices along the sequence (activations/slices.h)
 enum class RecomputeMode { none, full, selective, stage, budget, stream };
-inline constexpr base::EnumName<RecomputeMode> kRecomputeModeNames[] = {{RecomputeMode::none, "none"},
-                                                                        {RecomputeMode::full, "full"},
-                                                                        {RecomputeMode::selective, "selective"},
-                                                                        {RecomputeMode::stage, "stage"},
-                                                                        {RecomputeMode::budget, "budget"},
-                                                                        {RecomputeMode::stream, "stream"}};
+inline constexpr base::EnumName<RecomputeMode> kRecomputeModeNames[] = {
+    {RecomputeMode::none, "none"},   {RecomputeMode::full, "full"},     {RecomputeMode::selective, "selective"},
+    {RecomputeMode::stage, "stage"}, {RecomputeMode::budget, "budget"}, {RecomputeMode::stream, "stream"}};
 
 // memory.partition_activations. It was a boolean.
 inline constexpr base::EnumName<model::PartitionActivations> kPartitionActivationsNames[] = {

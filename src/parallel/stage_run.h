@@ -90,8 +90,8 @@ class StageRun {
   bool keeps_;             // backward will follow
   bool stage_recomputed_;  // backward will recompute the whole run
   model::Values values_, gradients_;
-  std::vector<BlockGroup> groups_;  // of the model's blocks, in running order
-  std::vector<bool> sliced_;        // by block of the run: it is computed in slices along the sequence
+  std::vector<BlockGroup> groups_;              // of the model's blocks, in running order
+  std::vector<bool> sliced_;                    // by block of the run: it is computed in slices along the sequence
   std::vector<std::vector<std::string>> dead_;  // by block: values whose last reader it is
   std::vector<model::Saved> saved_;
   StreamParts parts_;

@@ -171,8 +171,7 @@ TEST_P(InSlices, GivesTheGradientsOfWholeSequences) {
     }
   }
 }
-INSTANTIATE_TEST_SUITE_P(Decoders, InSlices, testing::ValuesIn(slice_cases()),
-                         [](const auto& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(Decoders, InSlices, testing::ValuesIn(slice_cases()), [](const auto& test) { return test.param.name; });
 
 TEST(InSlices, TrainsPairsAndGivenLogProbabilities) {
   const SliceCase c{"llama", shape_of("llama")};

@@ -227,8 +227,8 @@ at::Tensor AttentionBlock::queries_and_keys(const at::Tensor& qkv, const HeadCou
   return qkv.view({qkv.size(0), qkv.size(1), -1, shape_.head_dim}).narrow(2, 0, counts.q + counts.kv);
 }
 
-kernels::AttentionOptions AttentionBlock::options(const Call& call, int64_t length, const at::Tensor& documents, const at::Tensor& key_documents,
-                                  const PositionFields* places) const {
+kernels::AttentionOptions AttentionBlock::options(const Call& call, int64_t length, const at::Tensor& documents,
+                                                  const at::Tensor& key_documents, const PositionFields* places) const {
   kernels::AttentionOptions o{.query_offset = call.slice.begin, .key_offset = call.cache ? 0 : call.slice.begin};
   if (shape_.window > 0 && call.slice.begin + length > shape_.window) o.window = shape_.window;
   if (documents.defined()) o.query_documents = &documents, o.key_documents = &key_documents;
@@ -268,7 +268,7 @@ kernels::RopeTable AttentionBlock::angles(const PositionFields& places, const Ca
 }
 
 void AttentionBlock::rotate(const at::Tensor& x, const PositionFields& places, const Call& call, bool inverse,
-            const at::Tensor* from) const {
+                            const at::Tensor* from) const {
   if (!parts_.rotary) {
     if (from) x.copy_(*from);
     return;

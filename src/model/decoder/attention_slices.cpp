@@ -174,7 +174,7 @@ void AttentionBlock::backward_of_out(Values& gradients, Saved& saved, const Call
 }
 
 void AttentionBlock::slice_gradients(Heads& d, SlicedHeads& all, const at::Tensor& dmixed, const at::Tensor& q, const at::Tensor& mixed,
-                     const at::Tensor& lse, const PositionFields& places, const Call& call) const {
+                                     const at::Tensor& lse, const PositionFields& places, const Call& call) const {
   const HeadCounts counts = local_head_counts(call);
   const SeenKeys seen = seen_keys(all, counts, call);
   if (!all.dk.defined()) {

@@ -60,7 +60,8 @@ class EmbeddingBlock final : public Block {
     const at::Tensor hidden = reduce_scatter_tokens(look_up(tokens.reshape({-1}), call), call, card_.name, {}, stream_);
     if (positions_) {
       const at::Tensor all_places = places_of(values, tokens, call).view({-1, 1}), added = at::empty_like(hidden);
-      const at::Tensor places = (layout_in(call, stream_) == TokenLayout::replicated ? all_places : local_tokens(all_places, call)).flatten();
+      const at::Tensor places =
+          (layout_in(call, stream_) == TokenLayout::replicated ? all_places : local_tokens(all_places, call)).flatten();
       kernels::embedding(added, call.weights.get(*positions_), places);
       hidden.add_(added);
       if (keep) keep->put("places", places);
@@ -175,7 +176,8 @@ class HeadBlock final : public Block {
       Operand from_norm;
       const Norm::Result normed = norm_.forward(x, call, head_.is_fp8(call) && !call.axes.find("tp") ? &from_norm.amax : nullptr);
       from_norm.values = gather_tokens(rows(normed.y), all, call, card_.name, {}, stream_);
-      Value value{.chunked_logits = std::make_shared<HeadChunks>(head_, from_norm, needs_only_codes(call), keep ? call.into : nullptr, call)};
+      Value value{.chunked_logits =
+                      std::make_shared<HeadChunks>(head_, from_norm, needs_only_codes(call), keep ? call.into : nullptr, call)};
       place(value, call);
       values.put("logits", std::move(value));
       if (!keep) return;
@@ -317,7 +319,7 @@ class HeadBlock final : public Block {
     }
 
     const Linear& head_;
-    const Call& call_;  // the pass outlives this
+    const Call& call_;     // the pass outlives this
     at::Tensor in_, din_;  // of all tokens; the gradient: this rank's terms of its sum over tp
     int64_t rows_;
     at::Tensor amax_ /*of in_*/, logits_;

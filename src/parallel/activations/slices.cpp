@@ -141,8 +141,7 @@ std::vector<Run> split_run(const model::Model& model, Run run) {
 // Which values of other blocks a group reads, and which of its own others read.
 void name_values(const model::Model& model, size_t last, const std::vector<std::string>& wanted, BlockGroup& group) {
   std::set<std::string> made, later(wanted.begin(), wanted.end());
-  for (size_t i = group.last; i < last; ++i)
-    later.insert(model.blocks()[i]->card().reads.begin(), model.blocks()[i]->card().reads.end());
+  for (size_t i = group.last; i < last; ++i) later.insert(model.blocks()[i]->card().reads.begin(), model.blocks()[i]->card().reads.end());
   for (size_t i = group.first; i < group.last; ++i) {
     for (const std::string& name : model.blocks()[i]->card().reads)
       if (!made.contains(name) && !contains(group.reads, name)) group.reads.push_back(name);

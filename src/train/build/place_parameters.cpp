@@ -39,12 +39,11 @@ void make_store(Job& job, comm::World& world, const std::vector<bool>& trained, 
                                                                                                 .plan = job.config.plan,
                                                                                                 .whole_parameters = rules.whole_parameters,
                                                                                                 .min_unit_elements = min_unit_elements});
-  job.state_map =
-      std::make_unique<parallel::StateMap>(parallel::StateMap::Parts{.model = model,
-                                                                     .plan = job.config.plan,
-                                                                     .ranks = job.engine.step_group->ranks(),
-                                                                     .whole_parameters = rules.whole_parameters,
-                                                                     .min_unit_elements = min_unit_elements});
+  job.state_map = std::make_unique<parallel::StateMap>(parallel::StateMap::Parts{.model = model,
+                                                                                 .plan = job.config.plan,
+                                                                                 .ranks = job.engine.step_group->ranks(),
+                                                                                 .whole_parameters = rules.whole_parameters,
+                                                                                 .min_unit_elements = min_unit_elements});
 }
 
 // What sync and optimizer work on: the trained pieces that this rank keeps, in one order.
@@ -68,7 +67,8 @@ void place_parameters(Job& job, comm::World& world, const std::vector<bool>& tra
   parallel::fit_to_model(plan, *engine.model, s.layout.pipeline, job.data.length, s.layout.place);
   check_placements(s, *engine.model, plan);
   if (s.layout.recompute.mode == parallel::RecomputeMode::stream && std::ranges::count(parallel::dtensor_blocks(*engine.model, plan), true))
-    base::fail_input("recompute.mode = stream: blocks on DTensors (plan.place) compute whole sequences. Use full, or leave plan.place out.");
+    base::fail_input(
+        "recompute.mode = stream: blocks on DTensors (plan.place) compute whole sequences. Use full, or leave plan.place out.");
   engine.model = parallel::with_dtensor_blocks(std::move(engine.model), plan, world);
   const planner::StepRules rules = step_rules(s, *engine.model, plan, job.data.length, on_gpu);
   make_store(job, world, trained, rules);

@@ -12,19 +12,21 @@
 namespace cairn::model {
 namespace {
 
-constexpr int64_t kSamples = 3, kLength = 5, kVocab = 7;
+constexpr int64_t kRollouts = 3, kRolloutLength = 5, kRolloutVocab = 7;
 
 struct Rollouts {
-  at::Tensor logits = at::sin(at::arange(kSamples * kLength * kVocab, at::kDouble) * 1.7).view({kSamples, kLength, kVocab}) * 3;
+  at::Tensor logits =
+      at::sin(at::arange(kRollouts * kRolloutLength * kRolloutVocab, at::kDouble) * 1.7).view({kRollouts, kRolloutLength, kRolloutVocab}) *
+      3;
   mesh::Batch batch;
 
   Rollouts() {
-    at::Tensor targets = (at::arange(kSamples * kLength) * 5 % kVocab).view({kSamples, kLength}).clone();
+    at::Tensor targets = (at::arange(kRollouts * kRolloutLength) * 5 % kRolloutVocab).view({kRollouts, kRolloutLength}).clone();
     targets[0][0] = targets[0][1] = targets[2][4] = -100;  // sequences of 3, 5 and 4 targets
-    batch.ids = at::arange(kSamples);
+    batch.ids = at::arange(kRollouts);
     batch.fields["targets"] = {targets};
     batch.fields["advantages"] = {at::tensor({1.5, -0.7, 0.4}, at::kDouble)};
-    const at::Tensor moved = at::cos(at::arange(kSamples * kLength, at::kDouble) * 2.3).view({kSamples, kLength});
+    const at::Tensor moved = at::cos(at::arange(kRollouts * kRolloutLength, at::kDouble) * 2.3).view({kRollouts, kRolloutLength});
     batch.fields["old_log_probs"] = {log_p(logits, 1.0).detach() + 0.5 * moved};
     batch.fields["reference_log_probs"] = {log_p(logits, 1.0).detach() - 0.3 * moved};
   }

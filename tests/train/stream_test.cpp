@@ -34,7 +34,7 @@ struct StreamRun {
   int64_t reduced_bytes = 0;  // in them
 };
 
-StreamRun take_steps(int ranks, const Sets& sets) {
+StreamRun stream_steps(int ranks, const Sets& sets) {
   StreamRun taken;
   const harness::Run run = harness::on_ranks(ranks, [&](comm::World& world) {
     const auto job = build(world, stream_recipe(sets), {}, {});
@@ -58,7 +58,7 @@ StreamRun take_steps(int ranks, const Sets& sets) {
 
 const Sets kSlices{"recompute.mode=stream", "recompute.slice=5", "recompute.head_slice=11"};
 
-Sets joined(Sets a, const Sets& b) {
+Sets with_sets(Sets a, const Sets& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
 }
@@ -73,7 +73,7 @@ class StreamLayouts : public testing::TestWithParam<StreamCase> {};
 
 TEST_P(StreamLayouts, GiveTheResultsOfWholeSequences) {
   const StreamCase& c = GetParam();
-  const StreamRun whole = take_steps(c.ranks, c.sets), sliced = take_steps(c.ranks, joined(c.sets, kSlices));
+  const StreamRun whole = stream_steps(c.ranks, c.sets), sliced = stream_steps(c.ranks, with_sets(c.sets, kSlices));
   for (size_t i = 0; i < whole.losses.size(); ++i) {
     EXPECT_NEAR(sliced.losses[i] / whole.losses[i], 1, 1e-5);
     EXPECT_NEAR(sliced.norms[i] / whole.norms[i], 1, 1e-4);
@@ -121,8 +121,8 @@ TEST(Stream, TrainsPreferencePairs) {
                    "data.chat_template=plain", "data.length=40"};
   for (const auto& [ranks, layout] :
        {std::pair<int, Sets>{1, {}}, {2, {"mesh.tp=2"}}, {2, {"mesh.dp=2", "memory.zero=3"}}, {2, {"mesh.pp=2"}}}) {
-    const Sets sets = joined(pairs, layout);
-    const StreamRun whole = take_steps(ranks, sets), sliced = take_steps(ranks, joined(sets, kSlices));
+    const Sets sets = with_sets(pairs, layout);
+    const StreamRun whole = stream_steps(ranks, sets), sliced = stream_steps(ranks, with_sets(sets, kSlices));
     for (size_t i = 0; i < whole.losses.size(); ++i)
       EXPECT_NEAR(sliced.losses[i], whole.losses[i], 1e-5) << (layout.empty() ? "one rank" : layout[0]) << ", step " << i;
     EXPECT_LT((sliced.weights - whole.weights).abs().max().item<double>(), 2e-6) << (layout.empty() ? "one rank" : layout[0]);
@@ -131,7 +131,7 @@ TEST(Stream, TrainsPreferencePairs) {
 
 TEST(Stream, IsRefusedWhereItCannotWork) {
   const auto refused = [](const Sets& sets, const std::string& why) {
-    EXPECT_THAT(refusal_of(stream_recipe(joined(sets, kSlices))), testing::HasSubstr(why)) << sets[0];
+    EXPECT_THAT(refusal_of(stream_recipe(with_sets(sets, kSlices))), testing::HasSubstr(why)) << sets[0];
   };
   refused({"train.precision=bf16", "train.fp8=all"}, "not of a slice");
   refused({"train.method=one_byte"}, "over whole sequences");

@@ -69,7 +69,7 @@ int64_t checkpoint_bytes(train::Job& job) {
 }
 
 struct Counts {
-  std::map<comm::Purpose, int64_t> sent;
+  std::map<comm::Purpose, int64_t> sent, messages;
   std::map<int, int64_t> activations;
 };
 
@@ -78,6 +78,7 @@ Counts counts(comm::World& world) {
   for (int p = 0; p < comm::kPurposes; ++p) {
     const auto purpose = static_cast<comm::Purpose>(p);
     all.sent[purpose] = world.ledger().bytes_sent(world.rank(), purpose);
+    all.messages[purpose] = world.ledger().messages_sent(world.rank(), purpose);
   }
   for (int to = 0; to < world.size(); ++to) all.activations[to] = world.ledger().between(world.rank(), to, comm::Purpose::activation).bytes;
   return all;
@@ -210,6 +211,8 @@ RunStats collect_stats(const StatsRun& run) {
     mine.activations_most = job->instruments.memory->of(base::MemoryUse::activations).peak;
     for (const auto& [purpose, bytes] : after.sent)
       if (run.steps > 0) mine.sent[purpose] = (bytes - before.sent.at(purpose)) / run.steps;
+    for (const auto& [purpose, messages] : after.messages)
+      if (run.steps > 0) mine.messages[purpose] = (messages - before.messages.at(purpose)) / run.steps;
     for (const auto& [to, bytes] : after.activations)
       if (run.steps > 0 && bytes > 0) mine.activations_sent[to] = (bytes - before.activations.at(to)) / run.steps;
     for (const parallel::ParameterSlice& piece : store.pieces()) {

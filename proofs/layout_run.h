@@ -55,6 +55,7 @@ struct RankStats {
   int64_t activations_most = 0;
   int64_t checkpoints = 0;                         // inputs that a forward pass keeps where blocks recompute
   std::map<comm::Purpose, int64_t> sent;           // in one step
+  std::map<comm::Purpose, int64_t> messages;       // in one step
   std::map<int, int64_t> activations_sent;         // by receiver, in one step
   Tensors kept;                                    // parameters and parts of them
   std::map<std::string, std::vector<int>> copies;  // of those kept: other ranks that hold just the same

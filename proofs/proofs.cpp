@@ -36,6 +36,8 @@ void prove_c4(const ProofOptions&, Findings&, base::Log&);
 void prove_one_byte(const ProofOptions&, Findings&, base::Log&);
 void prove_one_byte_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_gradient_coding(const ProofOptions&, Findings&, base::Log&);
+void prove_streambp(const ProofOptions&, Findings&, base::Log&);
+void prove_streambp_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_universal_checkpointing(const ProofOptions&, Findings&, base::Log&);
 void prove_zeco(const ProofOptions&, Findings&, base::Log&);
 
@@ -77,6 +79,8 @@ const std::vector<Proof>& proofs() {
        prove_one_byte_on_gpu},
       {"gradient-coding", "Workers that are late do not hold up training: exact gradients from those that are on time.",
        prove_gradient_coding},
+      {"streambp", "Layers and head in slices along the sequence: exact gradients in a fraction of the memory, at the same speed.",
+       prove_streambp, prove_streambp_on_gpu},
       {"universal-checkpointing", "Saved in whatever layout a run trains in, resumed in any other: bitwise the same state, few bytes.",
        prove_universal_checkpointing},
       {"zeco", "Linear attention on sequences cut over any number of ranks: each sends one state, behind work that needs none.",

@@ -21,6 +21,15 @@ class Block {
   virtual void backward_input(Values& gradients, Saved& saved, const Call& call) const = 0;
   // Contributes the weight gradients to `into`. Comes after backward_input and consumes `saved`.
   virtual void backward_weight(Saved&& saved, mesh::Gradients& into, const Call& call) const = 0;
+  // StreamBP (Card::sliceable): for an attention, comes before the calls for the slices of a sequence. Projects queries, keys and values
+  // of one slice into Call::sliced. Other blocks compute each token by itself and need none of these four.
+  virtual void project(Values& /*values*/, const Call& /*call*/) const {}
+  // Where sequences are split along cp, the attention itself is one call for all positions of this rank, between the slices that project
+  // and those that go on. backward_input then stops at the gradient of its result; after attend_backward, unproject goes on, slice by
+  // slice: it adds the input gradient, to that of the residual path, and contributes the weight gradients that are left.
+  virtual void attend(const Call& /*call*/) const {}
+  virtual void attend_backward(const Call& /*call*/) const {}
+  virtual void unproject(Values& /*values*/, Values& /*gradients*/, mesh::Gradients& /*into*/, const Call& /*call*/) const {}
   // The same function in plain differentiable ATen operations: the reference for the three calls above, and the form that second
   // derivatives use.
   virtual void plain(Values& values, const Call& call) const = 0;

@@ -20,6 +20,7 @@ class Group;
 namespace cairn::model {
 
 struct ContextSplit;
+struct SlicedHeads;
 
 // The values of a model's parameters for one call. The pass decides which values these are: live, averaged, perturbed, gathered from other
 // ranks or fetched from another memory.
@@ -96,6 +97,8 @@ struct Call {
   mesh::Gradients* into =
       nullptr;  // takes weight gradients that a block completes in its forward call (chunked cross entropy); may be null
   const PassOptions& options = kDefaultPassOptions;
+  bool chunks_logits = false;       // the loss reads logits in chunks, with gradients or without (Objective::reads_chunks)
+  SlicedHeads* sliced = nullptr;    // StreamBP: `slice` is one of several slices of the sequences, which share this; null: it is all
   comm::Group* progress = nullptr;  // driven between kernels, so that messages move while blocks compute; null: tp's
 
   // The fp8 linear layers of this call; null: none. Passes without weight gradients compute in full precision.

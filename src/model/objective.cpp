@@ -25,15 +25,14 @@ class CrossEntropy final : public Objective {
   CrossEntropy(std::string field, Separates over) : field_(std::move(field)), over_(over) {}
 
   Separates separates() const override { return over_; }
+  bool reads_chunks() const override { return true; }
 
   Losses evaluate(Values& outputs, const mesh::Batch& batch, Values* gradients, double weight, const mesh::Axes& axes) const override {
-    const std::shared_ptr<ChunkedLogits> parts = outputs.value("logits").chunked_logits;
-    CAIRN_CHECK(!parts || gradients, "chunked logits without a gradient");
-    // With chunked logits the first chunk, for its dtype.
-    const at::Tensor logits = parts ? parts->compute(0) : outputs.get("logits");
-    const at::Tensor rows = logits.view({-1, logits.size(-1)});
+    const Value& made = outputs.value("logits");
+    const std::shared_ptr<ChunkedLogits> chunks = made.chunked_logits;
     const at::Tensor targets = batch.field(field_).reshape({-1});
-    const auto precise = rows.options().dtype(rows.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+    const at::TensorOptions options = chunks ? chunks->options() : made.tensor.options();
+    const auto precise = options.dtype(options.dtype() == at::kDouble ? at::kDouble : at::kFloat);
     at::Tensor loss;
     const int64_t samples = batch.samples();
     const at::Tensor is_target = targets.ne(kernels::kIgnoreTarget);
@@ -44,26 +43,28 @@ class CrossEntropy final : public Objective {
       if (by_sample_weight.defined()) scale = (by_sample_weight * weight).expand({samples, targets.numel() / samples}).reshape({-1});
       // |softmax - onehot| <= 1, so a common weight bounds the gradient. Its bits are the amax: non-negative floats order like integers.
       const bool known = scale.numel() == 1 && weight >= 0 && precise.dtype() == at::kFloat;
-      Value gradient{.tensor = logits, .amax = known ? scale.view(at::kInt) : at::Tensor()};
-      const Value& made = outputs.value("logits");
-      if (parts) {
-        loss = losses_of(*parts, logits, targets, scale, gradient.amax);
-        gradient = {.chunked_logits = parts};
-      } else if (is_vocab_parallel(made, axes)) {
-        const RowLosses found = row_losses(made, targets, axes);
-        loss = found.loss;
-        if (rows.size(1) > 0) kernels::cross_entropy_backward(rows, found.lse, found.targets, scale);
+      const at::Tensor amax = known ? scale.view(at::kInt) : at::Tensor();
+      if (is_vocab_parallel(made, axes)) {
+        loss = row_losses_and_gradients(*gradients, made, targets, axes, [&](const at::Tensor& of_rows, int64_t begin) {
+          return scale.numel() == 1 ? scale : scale.narrow(0, begin, of_rows.numel());
+        });
+      } else if (chunks) {
+        loss = losses_of(*chunks, targets, scale, amax);
+        gradients->add("logits", Value{.chunked_logits = chunks});
       } else if (made.defers_gradient && known) {
         const RowLosses found = row_losses(made, targets, axes);
         loss = found.loss;
-        gradient.deferred_gradient = {found.lse, found.targets, scale};
+        gradients->add(
+            "logits",
+            Value{.tensor = made.tensor, .deferred_gradient = DeferredLogitsGradient{found.lse, found.targets, scale}, .amax = amax});
       } else {
+        const at::Tensor rows = made.tensor.view({-1, made.tensor.size(-1)});
         loss = at::empty({rows.size(0)}, precise);
         kernels::cross_entropy_and_gradient(loss, at::empty_like(loss), rows, targets, scale);
+        gradients->add("logits", Value{.tensor = made.tensor, .amax = amax});
       }
-      gradients->add("logits", std::move(gradient));
     } else {
-      loss = row_losses(outputs.value("logits"), targets, axes).loss;
+      loss = row_losses(made, targets, axes).loss;
     }
     at::Tensor table = loss.view({samples, -1});
     if (by_sample_weight.defined()) table = table * by_sample_weight;
@@ -77,11 +78,10 @@ class CrossEntropy final : public Objective {
 
  private:
   // Chunk by chunk. Each chunk goes back as its gradient, or as logits with the recipe for its gradient.
-  static at::Tensor losses_of(ChunkedLogits& parts, const at::Tensor& first, const at::Tensor& targets, const at::Tensor& scale,
-                              const at::Tensor& amax) {
+  static at::Tensor losses_of(ChunkedLogits& parts, const at::Tensor& targets, const at::Tensor& scale, const at::Tensor& amax) {
     const at::Tensor loss = at::empty({targets.numel()}, scale.options());
     for (int64_t part = 0, begin = 0; part < parts.chunks(); ++part) {
-      const at::Tensor logits = part == 0 ? first : parts.compute(part);
+      const at::Tensor logits = parts.compute(part);
       const int64_t count = logits.size(0);
       const at::Tensor of_part = loss.narrow(0, begin, count);
       const DeferredLogitsGradient how{.lse = at::empty_like(of_part),

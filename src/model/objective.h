@@ -31,6 +31,8 @@ class Objective {
   virtual Separates separates() const = 0;
   // Further metrics, by name. The run reports their means over the samples.
   virtual std::vector<std::string> measures() const { return {}; }
+  // Whether "logits" may be a ChunkedLogits, with gradients and without.
+  virtual bool reads_chunks() const { return false; }
   // Where `gradients` is given, adds the gradient of weight * sum with respect to each output that it reads. The outputs may be overwritten
   // by their gradients. `axes` serves outputs that are sharded along tp.
   virtual Losses evaluate(Values& outputs, const mesh::Batch& batch, Values* gradients, double weight, const mesh::Axes& axes) const = 0;

@@ -20,6 +20,8 @@ struct PassOptions {
   bool overlap = false;                  // tensor.overlap: a linear layer multiplies some rows while the others are on the wire along tp
   bool overlap_residual_sums = true;     // tensor.overlap_residual_sums: a block may return while its all-reduce along tp is in flight
   int64_t loss_chunks = 1;               // chunked cross entropy: the logits of a pass with gradients are computed in this many chunks
+  int64_t head_slice = 0;                // the same by size: at most so many tokens in a chunk; 0: no bound
+  int64_t slice = 0;                     // StreamBP: layers compute so many tokens of each sequence at a time; 0: whole sequences
   const Fp8LinearLayers* fp8 = nullptr;  // which linear layers multiply in fp8 in passes with gradients; null: none. Borrowed.
 
   // Read by the executor of a pass.

@@ -19,11 +19,12 @@ struct DeferredLogitsGradient {
 };
 
 // Chunked cross entropy: logits that never exist as a whole. The head block makes one; the loss calls, for each chunk in order, compute()
-// and then accept_gradient(). All chunks share one buffer.
+// and then accept_gradient(). All chunks share one buffer. compute() may be called for all chunks before that, for losses alone.
 class ChunkedLogits {
  public:
   virtual ~ChunkedLogits() = default;
   virtual int64_t chunks() const = 0;
+  virtual at::TensorOptions options() const = 0;  // dtype and device of the logits
   virtual at::Tensor compute(int64_t chunk) = 0;  // logits [rows of the chunk, vocab]; valid until the next call
   virtual bool defers_gradient() const = 0;       // as Value::defers_gradient
   // The loss has overwritten the last chunk with its gradient; or, with `deferred_gradient`, it is still logits and the head makes the

@@ -66,6 +66,7 @@ class DTensorBlock final : public model::Block {
   DTensorBlock(const Block& own, std::vector<PlacedParameter> parameters, std::shared_ptr<mesh::DTensorAxis> axis)
       : own_(own), parameters_(std::move(parameters)), axis_(std::move(axis)), card_(own_.card()) {
     card_.fused_backward = true;
+    card_.sliceable = false;
     for (const model::BlockOp& one : card_.operations) attends_ = attends_ || one.kind == model::BlockOp::Kind::attention;
   }
 
@@ -185,6 +186,7 @@ class SameBlock final : public model::Block {
   void backward_weight(model::Saved&& saved, mesh::Gradients& into, const model::Call& call) const override {
     own_.backward_weight(std::move(saved), into, call);
   }
+  void project(model::Values& values, const model::Call& call) const override { own_.project(values, call); }
   void plain(model::Values& values, const model::Call& call) const override { own_.plain(values, call); }
 
  private:

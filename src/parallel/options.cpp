@@ -1,5 +1,7 @@
 #include "parallel/options.h"
 
+#include <algorithm>
+
 namespace cairn::parallel {
 
 base::Schema<MeshOptions> mesh_schema() {
@@ -101,11 +103,16 @@ base::Schema<RecomputeOptions> recompute_schema() {
       "Activation recomputation (checkpointing): activations that backward recomputes rather than forward keeps.",
       {{"mode", &O::mode,
         "none; full: every block but the head keeps its input alone; selective: the blocks that modules and every name do; stage: each "
-        "pipeline stage keeps its input alone; budget: as many blocks as it takes to stay within budget_mib.",
+        "pipeline stage keeps its input alone; budget: as many blocks as it takes to stay within budget_mib; stream: every layer keeps its "
+        "input alone and is computed in slices along the sequence, as are the logits (StreamBP).",
         kRecomputeModeNames},
        {"modules", &O::modules, "Names of blocks for selective, with * for anything: [\"*.mlp\"]; empty: all."},
        {"every", &O::every, "Of those, every n-th.", base::at_least(1)},
        {"budget_mib", &O::budget_mib, "Activations that one micro-batch may keep on a rank.", base::at_least(0)},
+       {"slice", &O::slice,
+        "With mode = stream: tokens of each sequence that layers compute at a time. Less takes less memory; 0: a third of the sequence.",
+        base::at_least(0)},
+       {"head_slice", &O::head_slice, "With mode = stream: tokens whose logits exist at a time. 0: all.", base::at_least(0)},
        {"except_last", &O::except_last,
         "The last micro-batch of a step keeps everything: where its backward follows at once (gpipe, or no pipeline), nothing else is kept "
         "then."},
@@ -119,6 +126,13 @@ base::Schema<RecomputeOptions> recompute_schema() {
         "gradient has arrived.",
         kRecomputeOverlapNames}}};
 }
+
+int64_t slice_tokens(const RecomputeOptions& options, int64_t length) {
+  if (options.mode != RecomputeMode::stream) return 0;
+  return options.slice > 0 ? options.slice : std::max<int64_t>(1, (length + 2) / 3);
+}
+
+int64_t head_slice_tokens(const RecomputeOptions& options) { return options.mode == RecomputeMode::stream ? options.head_slice : 0; }
 
 base::Schema<TensorOptions> tensor_schema() {
   using O = TensorOptions;

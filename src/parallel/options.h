@@ -52,11 +52,16 @@ struct RecomputeOptions {
   std::vector<std::string> modules;
   int64_t every = 1;
   double budget_mib = 0;
+  int64_t slice = 0;
+  int64_t head_slice = 128;
   bool except_last = false;
   RecomputeInputs inputs = RecomputeInputs::device;
   RecomputeOverlap overlap = RecomputeOverlap::first;
 };
 base::Schema<RecomputeOptions> recompute_schema();
+// With mode = stream: the tokens of a slice of sequences of `length` tokens, and those of a chunk of logits. 0: other modes.
+int64_t slice_tokens(const RecomputeOptions& options, int64_t length);
+int64_t head_slice_tokens(const RecomputeOptions& options);
 
 // tensor.*: how ranks along tp work together.
 struct TensorOptions {

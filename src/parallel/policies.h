@@ -38,12 +38,11 @@ inline constexpr base::EnumName<RoutingOption> kRoutingOptionNames[] = {
 //   selective  the same for the blocks that RecomputeRule::modules and ::every name
 //   stage      a pipeline stage (or the whole model) keeps its inputs alone
 //   budget     as many blocks, from the first on, as it takes to stay within RecomputeRule::budget_bytes
-enum class RecomputeMode { none, full, selective, stage, budget };
-inline constexpr base::EnumName<RecomputeMode> kRecomputeModeNames[] = {{RecomputeMode::none, "none"},
-                                                                        {RecomputeMode::full, "full"},
-                                                                        {RecomputeMode::selective, "selective"},
-                                                                        {RecomputeMode::stage, "stage"},
-                                                                        {RecomputeMode::budget, "budget"}};
+//   stream     every layer keeps its input alone, and is computed in slices along the sequence (activations/slices.h)
+enum class RecomputeMode { none, full, selective, stage, budget, stream };
+inline constexpr base::EnumName<RecomputeMode> kRecomputeModeNames[] = {
+    {RecomputeMode::none, "none"},   {RecomputeMode::full, "full"},     {RecomputeMode::selective, "selective"},
+    {RecomputeMode::stage, "stage"}, {RecomputeMode::budget, "budget"}, {RecomputeMode::stream, "stream"}};
 
 // memory.partition_activations. It was a boolean.
 inline constexpr base::EnumName<model::PartitionActivations> kPartitionActivationsNames[] = {

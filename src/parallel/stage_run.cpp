@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <ranges>
 #include <set>
 #include <utility>
 
@@ -80,10 +81,11 @@ StageRun::StageRun(const Pass& pass, BlockRange blocks, bool releases)
             .token_keys = local_.token_keys(),
             .into = pass.into,
             .options = pass.options,
+            .chunks_logits = pass.objective.reads_chunks(),
             .progress = pass.progress},
       keeps_(pass.into != nullptr),
       stage_recomputed_(keeps_ && pass.recompute && pass.options.recompute_stage),
-      parts_(pass.model, pass.axes) {
+      parts_(pass.model, pass.axes, pass.options) {
   const size_t n = range_.last - range_.first;
   std::map<std::string, size_t> last;
   for (size_t i = 0; i < n; ++i)
@@ -92,6 +94,8 @@ StageRun::StageRun(const Pass& pass, BlockRange blocks, bool releases)
   dead_.resize(n);
   for (const auto& [name, at] : last)
     if (!wanted.contains(name)) dead_[at].push_back(name);
+  groups_ = group_blocks(pass.model, range_.first, range_.last, pass.outputs, call_.slice.length > 0 ? pass.options.slice : 0);
+  for (const BlockGroup& group : groups_) sliced_.insert(sliced_.end(), group.last - group.first, group.sliced);
   for (size_t i = 0; i < n; ++i) named_.push_back(model::named_parameters(block(i).card()));
   saved_.resize(keeps_ ? n : 0);
   inputs_.resize(keeps_ ? n : 0);
@@ -150,7 +154,7 @@ void StageRun::release_offloaded() {
 // Starts to fetch the inputs of the block that is recomputed next.
 void StageRun::prefetch_inputs(size_t i) {
   size_t next = i;
-  while (next > 0 && !recomputed(next - 1)) --next;
+  while (next > 0 && inputs_[next - 1].empty()) --next;
   if (next > 0)
     for (auto& [name, kept] : inputs_[next - 1]) kept.fetch();
 }
@@ -183,6 +187,7 @@ model::Call StageRun::recompute_call(model::Buffers& scratch) const {
           .slice = call_.slice,
           .token_keys = call_.token_keys,
           .options = call_.options,
+          .chunks_logits = call_.chunks_logits,
           .progress = call_.progress};
 }
 
@@ -207,6 +212,44 @@ void StageRun::forward_block(size_t i, bool keep, const model::Call& call) {
   progress();
 }
 
+// The blocks of a layer in slices along the sequence. Of its activations only the input stays, one for the whole group.
+void StageRun::forward_group(const BlockGroup& group, bool keep) {
+  const size_t n = range_.last - range_.first, first = group.first - range_.first, last = group.last - range_.first;
+  const auto traced = span(pass_, block(first).card().name, "forward");
+  for (size_t i = first; i < last; ++i) {
+    pass_.at.fetch(named_[i]);
+    pass_.at.fetch(weights_ahead(pass_, named_, range_.first, i, /*forward=*/true));
+  }
+  for (const std::string& name : group.reads)
+    if (keep && !local_.batch().fields.contains(name)) inputs_[first].emplace(name, values_.value(name));
+  forward_in_slices({pass_.model, group, local_.batch(), call_}, values_);
+  release_offloaded();
+  if (keep && pass_.options.offload_inputs) offload_inputs(first);
+  if (keep && first > 0) convert_inputs(first - 1);
+  if (keep) convert_inputs(first);
+  for (size_t i = first; i < last; ++i)
+    if (releases_ && (!keeps_ || i + 1 < n)) pass_.at.release(named_[i], weights_kept(pass_, named_, range_.first, i, /*forward=*/true));
+  progress();
+}
+
+void StageRun::backward_group(const BlockGroup& group) {
+  const size_t first = group.first - range_.first, last = group.last - range_.first;
+  const auto traced = span(pass_, block(first).card().name, "backward");
+  for (size_t i = last; i-- > first;) {
+    pass_.at.fetch(named_[i]);
+    pass_.at.fetch(weights_ahead(pass_, named_, range_.first, i, /*forward=*/false));
+  }
+  model::Values values;
+  for (auto& [name, kept] : inputs_[first]) kept.fetch();  // unless prefetched
+  prefetch_inputs(first);
+  for (auto& [name, kept] : std::exchange(inputs_[first], {})) values.put(name, kept.take(parts_, block(first).card().name));
+  backward_in_slices({pass_.model, group, local_.batch(), call_}, values, gradients_, *pass_.into);
+  booked_[first] = {};
+  for (size_t i = last; i-- > first;)
+    if (releases_) pass_.at.release(named_[i], weights_kept(pass_, named_, range_.first, i, /*forward=*/false));
+  progress();
+}
+
 void StageRun::forward() {
   at::NoGradGuard no_grad;  // backward is driven block by block; a block that uses autograd enables it inside
   const size_t n = range_.last - range_.first;
@@ -223,9 +266,11 @@ void StageRun::forward() {
     for (const auto& [name, kept] : stage_inputs_) bytes += kept.device_bytes();
     if (pass_.memory && n > 0) booked_[0] = base::BookedMemory(*pass_.memory, base::MemoryUse::activations, bytes);
   }
-  for (size_t i = 0; i < n; ++i) {
-    forward_block(i, keeps_ && !stage_recomputed_, call_);
-    for (const std::string& name : dead_[i]) values_.drop(name);
+  for (const BlockGroup& group : groups_) {
+    const size_t first = group.first - range_.first, last = group.last - range_.first;
+    group.sliced ? forward_group(group, keeps_) : forward_block(first, keeps_ && !stage_recomputed_, call_);
+    for (size_t i = first; i < last; ++i)
+      for (const std::string& name : dead_[i]) values_.drop(name);
   }
 }
 
@@ -257,7 +302,7 @@ void StageRun::recompute_stage() {
 }
 
 void StageRun::recompute_block(size_t i) {
-  if (!recomputed(i) || done_[i]) return;
+  if (!recomputed(i) || sliced_[i] || done_[i]) return;
   done_[i] = true;
   const auto traced = span(pass_, block(i).card().name, "recompute");
   model::Values values;
@@ -275,7 +320,7 @@ void StageRun::recompute() {
   at::NoGradGuard no_grad;
   recompute_stage();
   for (size_t i = range_.last - range_.first; i-- > 0;) {
-    if (!recomputed(i)) continue;
+    if (!recomputed(i) || sliced_[i]) continue;  // slices recompute one after the other, with the gradient at hand
     recompute_block(i);
     if (!pass_.options.recompute_all_ahead) return;
   }
@@ -284,7 +329,12 @@ void StageRun::recompute() {
 void StageRun::backward_input() {
   at::NoGradGuard no_grad;
   recompute_stage();
-  for (size_t i = range_.last - range_.first; i-- > 0;) {
+  for (const BlockGroup& group : std::views::reverse(groups_)) {
+    if (group.sliced) {  // with the weight gradients: they need the slices' activations
+      backward_group(group);
+      continue;
+    }
+    const size_t i = group.first - range_.first;
     const auto traced = span(pass_, block(i).card().name, "backward");
     recompute_block(i);
     block(i).backward_input(gradients_, saved_[i], call_);
@@ -300,6 +350,7 @@ void StageRun::collect_field_gradients(model::Values& into) {
 void StageRun::backward_weight() {
   at::NoGradGuard no_grad;
   for (size_t i = range_.last - range_.first; i-- > 0;) {
+    if (sliced_[i]) continue;
     const auto traced = span(pass_, block(i).card().name, "weight gradients");
     block(i).backward_weight(std::move(saved_[i]), *pass_.into, call_);
     saved_[i] = {};
@@ -311,7 +362,12 @@ void StageRun::backward_weight() {
 void StageRun::backward() {
   at::NoGradGuard no_grad;
   recompute_stage();
-  for (size_t i = range_.last - range_.first; i-- > 0;) {
+  for (const BlockGroup& group : std::views::reverse(groups_)) {
+    if (group.sliced) {
+      backward_group(group);
+      continue;
+    }
+    const size_t i = group.first - range_.first;
     const auto traced = span(pass_, block(i).card().name, "backward");
     if (backward_needs_weights(pass_, range_.first + i)) pass_.at.fetch(named_[i]);
     pass_.at.fetch(weights_ahead(pass_, named_, range_.first, i, /*forward=*/false));

@@ -10,6 +10,7 @@
 #include "model/saved.h"
 #include "model/values.h"
 #include "parallel/activations/kept_input.h"
+#include "parallel/activations/slices.h"
 #include "parallel/batch/local_batch.h"
 #include "parallel/layout/model_shard.h"
 #include "parallel/pass.h"
@@ -67,6 +68,8 @@ class StageRun {
  private:
   const model::Block& block(size_t i) const;
   void forward_block(size_t i, bool keep, const model::Call& call);
+  void forward_group(const BlockGroup& group, bool keep);
+  void backward_group(const BlockGroup& group);
   model::Call recompute_call(model::Buffers& scratch) const;
   void save_inputs(size_t i, model::Values& from);
   void convert_inputs(size_t i);
@@ -87,6 +90,8 @@ class StageRun {
   bool keeps_;             // backward will follow
   bool stage_recomputed_;  // backward will recompute the whole run
   model::Values values_, gradients_;
+  std::vector<BlockGroup> groups_;              // of the model's blocks, in running order
+  std::vector<bool> sliced_;                    // by block of the run: it is computed in slices along the sequence
   std::vector<std::vector<std::string>> dead_;  // by block: values whose last reader it is
   std::vector<model::Saved> saved_;
   StreamParts parts_;

@@ -33,6 +33,7 @@ struct StepRules {
   model::PartitionActivations partition_activations = model::PartitionActivations::automatic;
   bool scatter_boundaries = true;  // see model::PassOptions
   int64_t prefetch_blocks = 1;
+  int64_t slice = 0;                                              // see model::PassOptions
   bool whole_parameters = false;                                  // see parallel::ParameterStore
   optim::SplitUpdate split_update = optim::SplitUpdate::nothing;  // what ranks along tp send in an update
   int64_t bucket_bytes = 1 << 20;                                 // of gradients that are one message

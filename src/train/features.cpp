@@ -14,8 +14,8 @@ namespace {
 
 constexpr Conflict kConflicts[] = {
     {Feature::loss_chunks, Feature::stage_recompute, "a recomputed stage makes the logits twice: use recompute.mode = full"},
-    {Feature::loss_chunks, Feature::tp, "ranks along mesh.tp have a part of each row of logits already: leave it out"},
-    {Feature::loss_chunks, Feature::pp, "is for mesh.pp = 1: use more pipeline.micro_batches instead"},
+    {Feature::stream, Feature::fp8, "fp8 layers scale by the largest element of all tokens, not of a slice: use recompute.mode = full"},
+    {Feature::stream, Feature::tensor_overlap, "every rank has all tokens of a slice, so nothing waits for tokens: leave the overlap out"},
     {Feature::cuda_graph, Feature::several_ranks, "is for one rank, because messages between ranks are not captured: leave it out"},
     {Feature::cuda_graph, Feature::host_sync, "the sync rule decides on the host what a step does: leave it out"},
     {Feature::cuda_graph, Feature::dropout, "a captured graph would drop the same elements in every pass: leave it out"},
@@ -82,6 +82,7 @@ void add_layout(const Settings& s, const parallel::Plan& plan, std::vector<UsedF
     if (by == parallel::ContextPlan::bytescale) used.push_back({Feature::unequal_passes, spelled});
   }
   if (s.layout.tensor.overlap) used.push_back({Feature::tensor_overlap, "tensor.overlap = true"});
+  if (s.layout.recompute.mode == parallel::RecomputeMode::stream) used.push_back({Feature::stream, "recompute.mode = stream"});
   if (s.layout.recompute.mode == parallel::RecomputeMode::stage) used.push_back({Feature::stage_recompute, "recompute.mode = stage"});
 }
 

@@ -39,6 +39,7 @@ enum class Feature {
   host_sync,           // a sync.dp.kind that decides on the host what a step does
   tensor_overlap,      // tensor-parallel products overlap with their messages
   stage_recompute,     // whole pipeline stages are recomputed
+  stream,              // layers are computed in slices along the sequence
   dropout,             // passes draw random numbers
   running_statistics,  // buffers that a pass updates (batch norm)
   step_plans,          // a plan for each step says which ranks work on a sequence (context.plan)

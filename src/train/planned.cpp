@@ -37,13 +37,16 @@ model::BuiltModel task_of(const Settings& s) {
 
 parallel::ActivationSetup keeping(const Settings& s, const model::Model& model, const parallel::Plan& plan, int64_t length, bool on_gpu,
                                   const model::Fp8LinearLayers* fp8) {
-  const int64_t rows = s.data.needs().sequences();
-  return {.tokens = plan.micro_batch * rows * std::max<int64_t>(1, length),
+  const int64_t rows = s.data.needs().sequences(), tokens = plan.micro_batch * rows * std::max<int64_t>(1, length);
+  const int64_t slice = parallel::slice_tokens(s.layout.recompute, length), head_slice = parallel::head_slice_tokens(s.layout.recompute);
+  const int64_t head_slices = head_slice > 0 ? (tokens + head_slice - 1) / head_slice : 1;
+  return {.tokens = tokens,
           .share = 1.0 / (plan.mesh.extent("tp") * plan.mesh.extent("cp")),  // except inputs that layers gather
           .element_bytes = s.train.precision == Precision::bf16 ? 2 : 4,
           .on_gpu = on_gpu && plan.mesh.extent("tp") == 1,  // tensors that are gathered along tp are kept
           .fp8 = fp8,
-          .loss_chunks = loss_chunks_of(s, model, plan, length, on_gpu)};
+          .loss_chunks = std::max(head_slices, loss_chunks_of(s, model, plan, length, on_gpu)),
+          .slices = slice > 0 ? (length + slice - 1) / slice : 0};
 }
 
 }  // namespace
@@ -71,11 +74,12 @@ planner::StepRules step_rules(const Settings& s, const model::Model& model, cons
     base::fail_input("recompute.inputs = host: a CUDA graph cannot capture its copies: use train.cuda_graph = false");
   planner::StepRules rules{.trained = model::trainable(model, s.model.train),
                            .recompute_stage = again.mode == parallel::RecomputeMode::stage,
-                           .recompute_last = !again.except_last,
+                           .recompute_last = !again.except_last || again.mode == parallel::RecomputeMode::stream,
                            .accumulate_unsharded = s.layout.memory.accumulate_unsharded,
                            .partition_activations = s.layout.memory.partition_activations,
                            .scatter_boundaries = s.layout.pipeline.scatter_boundaries,
                            .prefetch_blocks = s.layout.memory.prefetch_blocks,
+                           .slice = parallel::slice_tokens(s.layout.recompute, length),
                            .whole_parameters = !optim::optimizer_needs(s.optim.kind).elementwise(),
                            .split_update = optim::optimizer_needs(s.optim.kind).split,
                            .bucket_bytes = static_cast<int64_t>(s.sync.bucket_mib * (1 << 20)),

@@ -58,6 +58,7 @@ std::vector<Limit> own_passes_limits(std::vector<Limit> more) {
   std::vector<Limit> limits{
       {Feature::fp8, "the method needs losses in full precision: leave it out"},
       {Feature::loss_chunks, "the method makes its passes in its own way, with whole logits: leave it out"},
+      {Feature::stream, "the method makes its passes in its own way, over whole sequences: leave it out"},
       {Feature::cuda_graph, "the method decides on the host what a pass does: leave it out"},
       {Feature::check_every, "compares the gradients of ordinary steps: leave it out"},
       {Feature::bf16_gradients, "the method keeps its own sums in fp32: leave it out"},

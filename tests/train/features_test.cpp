@@ -38,6 +38,9 @@ const Use& use_of(Feature feature) {
       {Feature::pp, {"mesh.pp=2"}, 2, "mesh.pp"},
       {Feature::local_steps, {"mesh.island=2", "sync.island.kind=diloco"}, 2, "sync.island.kind"},
       {Feature::several_ranks, {"mesh.dp=2"}, 2, "mesh.dp"},
+      {Feature::fp8, {"train.precision=bf16", "train.fp8=all"}, 1, "train.fp8"},
+      {Feature::tensor_overlap, {"mesh.tp=2", "tensor.overlap=true"}, 2, "tensor.overlap"},
+      {Feature::stream, {"recompute.mode=stream"}, 1, "recompute.mode"},
       {Feature::stage_recompute, {"recompute.mode=stage"}, 1, "recompute.mode"},
       {Feature::dropout, {"model.dropout=0.1"}, 1, "model.dropout"},
   };

@@ -326,8 +326,8 @@ TEST(LayoutRefusals, SayWhyAndWhatWorks) {
   expect_refused({"shard0", 4, {"mesh.shard=2", "memory.zero=0"}}, "with memory.zero = 0 nothing is sharded");
   expect_refused({"heads", 3, {"mesh.tp=3"}}, "mesh.tp = 3: 4 query and 2 key heads");
   expect_refused({"short", 4, {"mesh.cp=4", "data.length=3"}}, "texts of data.length = 3 are too short for so many ranks");
-  expect_refused({"chunks", 2, {"mesh.tp=2", "train.loss_chunks=2"}}, "ranks along mesh.tp have a part of each row of logits already");
-  expect_refused({"parts", 2, {"mesh.pp=2", "train.loss_chunks=2"}}, "use more pipeline.micro_batches instead");
+  expect_refused({"slices", 2, {"mesh.tp=2", "recompute.mode=stream", "tensor.overlap=true"}}, "leave the overlap out");
+  expect_refused({"placed", 2, {"mesh.tp=2", "recompute.mode=stream", "plan.place.*.mlp.*=B"}}, "leave plan.place out");
   expect_refused({"stages", 2, {"mesh.pp=2", "pipeline.schedule=interleaved", "pipeline.stages_per_rank=5", "pipeline.micro_batches=4"}},
                  "10 stages");
   expect_refused({"micro", 2, {"mesh.pp=2", "pipeline.micro_batches=9"}}, "a rank has 7 samples a step: use at most 7");

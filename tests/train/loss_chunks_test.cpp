@@ -35,6 +35,7 @@ class Watched final : public model::Objective {
  public:
   Watched(const model::Objective& of, int64_t& rows_most) : of_(of), rows_most_(rows_most) {}
   Separates separates() const override { return of_.separates(); }
+  bool reads_chunks() const override { return of_.reads_chunks(); }
   model::Losses evaluate(model::Values& outputs, const mesh::Batch& batch, model::Values* gradients, double weight,
                          const mesh::Axes& axes) const override {
     const model::Value& logits = outputs.value("logits");
@@ -101,6 +102,11 @@ TEST(LossChunks, GiveTheResultsOfOneChunk) {
                      {{"memory.zero=3", "mesh.dp=2"}, 2},
                      {{"memory.zero=2", "mesh.dp=2", "train.micro_batch=1"}, 2},
                      {{"mesh.cp=2"}, 2},
+                     {{"mesh.tp=2"}, 2},
+                     {{"mesh.tp=2", "model.residual=\"ladder\""}, 2},
+                     {{"mesh.tp=3", "model.tied=false", "model.heads=3", "model.kv_heads=3", "model.embed=24"}, 3},
+                     {{"mesh.pp=2", "train.micro_batch=2"}, 2},
+                     {{"mesh.pp=2", "train.micro_batch=2", "pipeline.schedule=\"zb_h1\"", "model.tied=false"}, 2},
                      {{"memory.zero=3", "mesh.dp=2", "train.micro_batch=1", "memory.accumulate_unsharded=false"}, 2},
                      {{"memory.zero=2", "mesh.dp=2", "train.micro_batch=1", "memory.accumulate_unsharded=false", "model.tied=false"}, 2},
                      {{"train.global_batch=3", "mesh.dp=2", "train.micro_batch=1"}, 2},
@@ -138,8 +144,8 @@ TEST(LossChunks, MayBeChosenBySize) {
   EXPECT_EQ(chosen({"mesh.cp=2"}, true, 2), 13);
   EXPECT_EQ(chosen({"train.loss_chunks=3"}, true), 3);
   EXPECT_EQ(chosen({}, false), 1) << "a CPU";
-  EXPECT_EQ(chosen({"mesh.tp=2"}, true, 2), 1) << "one chunk where chunks are not allowed";
-  EXPECT_EQ(chosen({"recompute.mode=\"stage\""}, true), 1);
+  EXPECT_EQ(chosen({"mesh.tp=2"}, true, 2), 13) << "each rank has a part of every row";
+  EXPECT_EQ(chosen({"recompute.mode=\"stage\""}, true), 1) << "one chunk where chunks are not allowed";
 }
 
 TEST(LossChunks, AreRefusedWhereTheyDoNotHelp) {
@@ -147,7 +153,6 @@ TEST(LossChunks, AreRefusedWhereTheyDoNotHelp) {
     sets.emplace_back("train.loss_chunks=4");
     EXPECT_THAT(refusal_of(chunked_recipe(sets)), testing::HasSubstr(why));
   };
-  refused({"data.kind=\"preference\""}, "pairs of answers are compared whole");
   refused({"train.method=\"one_byte\""}, "makes its passes in its own way");
   refused({"recompute.mode=\"stage\""}, "use recompute.mode = full");
 }

@@ -124,6 +124,18 @@ std::vector<Layout> many_layouts() {
   all.push_back({"pp=4", {"pipeline.schedule=zbv"}});
   all.push_back({"pp=3", {"pipeline.micro_batches=5"}});
   all.push_back({"pp=2", {"recompute.mode=stage"}});
+  all.push_back({"dp=1", {"recompute.mode=stream", "recompute.slice=5", "recompute.head_slice=7"}});
+  all.push_back({"dp=3", {"recompute.mode=stream", "recompute.slice=4", "memory.zero=2"}});
+  all.push_back({"dp=2", {"recompute.mode=stream", "recompute.slice=3", "memory.zero=3", "train.micro_batch=1"}});
+  all.push_back({"tp=2", {"recompute.mode=stream", "recompute.slice=5"}});
+  all.push_back({"pp=2", {"recompute.mode=stream", "recompute.slice=6"}});
+  all.push_back({"pp=2,tp=2", {"recompute.mode=stream", "recompute.slice=4", "memory.partition_activations=on"}});
+  all.push_back({"cp=2", {"recompute.mode=stream", "recompute.slice=4"}});
+  all.push_back({"cp=3", {"recompute.mode=stream", "recompute.slice=3", "context.form=gather"}});
+  all.push_back({"cp=2,tp=2", {"recompute.mode=stream", "recompute.slice=4", "memory.zero=3"}});
+  all.push_back({"pp=2,dp=2,tp=2", {"recompute.mode=stream", "memory.zero=1"}});
+  all.push_back({"tp=2", {"train.loss_chunks=3"}});
+  all.push_back({"pp=2", {"train.loss_chunks=3"}});
   all.push_back({"dp=2,tp=2"});
   all.push_back({"dp=2,tp=2", {"memory.zero=3"}});
   all.push_back({"dp=2,tp=3", {"memory.zero=2"}});

@@ -3,7 +3,12 @@
 // The head has a chunked form (chunked cross entropy, train.loss_chunks): instead of logits it writes a ChunkedLogits. For each chunk of
 // rows, compute() makes logits = in w^T in a buffer that all chunks share; the loss turns them into dlogits; accept_gradient() computes
 // din = dlogits w and adds dlogits^T in to the weight gradient. So logits and their gradient need memory for one chunk only, and the weight
-// gradient is complete before the block's backward calls (Call::into).
+// gradient is complete before the block's backward calls (Call::into). Along tp each rank has the chunk's logits of its part of the
+// vocabulary, for all tokens; din is then summed over tp like that of whole logits. A loss that needs all rows before it knows a gradient
+// (DPO) calls compute() twice for each chunk.
+
+#include <algorithm>
+#include <optional>
 
 #include "base/check.h"
 #include "kernels/aten.h"
@@ -55,7 +60,8 @@ class EmbeddingBlock final : public Block {
     const at::Tensor hidden = reduce_scatter_tokens(look_up(tokens.reshape({-1}), call), call, card_.name, {}, stream_);
     if (positions_) {
       const at::Tensor all_places = places_of(values, tokens, call).view({-1, 1}), added = at::empty_like(hidden);
-      const at::Tensor places = (stream_ == TokenLayout::replicated ? all_places : local_tokens(all_places, call)).flatten();
+      const at::Tensor places =
+          (layout_in(call, stream_) == TokenLayout::replicated ? all_places : local_tokens(all_places, call)).flatten();
       kernels::embedding(added, call.weights.get(*positions_), places);
       hidden.add_(added);
       if (keep) keep->put("places", places);
@@ -86,7 +92,7 @@ class EmbeddingBlock final : public Block {
   void backward_weight(Saved&& saved, mesh::Gradients& into, const Call& call) const override {
     if (positions_) {
       const at::Tensor places = saved.take("places"), dhidden = rows(saved.take("dhidden"));
-      stream_ == TokenLayout::replicated
+      layout_in(call, stream_) == TokenLayout::replicated
           ? into.add_rows(*positions_, local_tokens(places.unsqueeze(1), call).flatten(), local_tokens(dhidden, call))
           : into.add_rows(*positions_, places, dhidden);
     }
@@ -165,11 +171,16 @@ class HeadBlock final : public Block {
   void forward(Values& values, Saved* keep, const Call& call) const override {
     const at::Tensor x = values.get(reads_);  // the stream
     const BatchShape all = batch_shape(x, call);
-    if (keep && call.into && call.options.loss_chunks > 1) {
+    const bool in_chunks = call.options.loss_chunks > 1 || call.options.head_slice > 0;
+    if (in_chunks && call.chunks_logits && (call.into || !keep)) {
       Operand from_norm;
-      const Norm::Result normed = norm_.forward(x, call, head_.is_fp8(call) ? &from_norm.amax : nullptr);
-      from_norm.values = rows(normed.y);
-      values.put("logits", Value{.chunked_logits = std::make_shared<HeadChunks>(head_, from_norm, needs_only_codes(call), call)});
+      const Norm::Result normed = norm_.forward(x, call, head_.is_fp8(call) && !call.axes.find("tp") ? &from_norm.amax : nullptr);
+      from_norm.values = gather_tokens(rows(normed.y), all, call, card_.name, {}, stream_);
+      Value value{.chunked_logits =
+                      std::make_shared<HeadChunks>(head_, from_norm, needs_only_codes(call), keep ? call.into : nullptr, call)};
+      place(value, call);
+      values.put("logits", std::move(value));
+      if (!keep) return;
       keep->put("x", x);
       keep->put("statistics", normed.statistics);
       return;
@@ -183,8 +194,7 @@ class HeadBlock final : public Block {
                     keep && count == from.size(0) ? &from_norm : nullptr);
     };
     const at::Tensor in = gather_tokens(rows(normed.y), all, call, card_.name, project, stream_);
-    if (logits.size(2) != vocab_)
-      value.placement.axes = {{"tp", call.weights.placement(head_.weight).on("tp")}};  // sharded like the rows of the weight
+    place(value, call);
     values.put("logits", std::move(value));
     if (!keep) return;
     keep->put("x", x);
@@ -196,7 +206,8 @@ class HeadBlock final : public Block {
     const at::Tensor x = saved.get("x");
     if (const std::shared_ptr<ChunkedLogits> parts = gradients.value("logits").chunked_logits) {
       gradients.drop("logits");
-      return backward_of_norm(gradients, saved, parts->finish().view(x.sizes()), /*again=*/false, call);
+      const at::Tensor dnormed = reduce_scatter_tokens(parts->finish(), call, card_.name, {}, stream_);
+      return backward_of_norm(gradients, saved, dnormed.view(x.sizes()), /*again=*/false, call);
     }
     Operand from_loss;
     from_loss.amax = gradients.value("logits").amax;
@@ -229,7 +240,7 @@ class HeadBlock final : public Block {
       head_.weight_gradient(into, Operand::take(saved, "in"), Operand::take(saved, "dlogits"), call);
     if (saved.has("dgain"))
       into.add(norm_.weight, saved.take("dgain"));
-    else if (stream_ == TokenLayout::replicated)
+    else if (layout_in(call, stream_) == TokenLayout::replicated)
       local_weight_gradient(norm_, into, saved.take("dnormed"), saved.take("x"), saved.take("statistics"), call);
     else
       norm_.weight_gradient(into, saved.take("dnormed"), saved.take("x"), saved.take("statistics"), call);
@@ -243,17 +254,22 @@ class HeadBlock final : public Block {
   // The chunked form of the head.
   class HeadChunks final : public ChunkedLogits {
    public:
-    HeadChunks(const Linear& head, const Operand& in, bool needs_only_codes, const Call& call)
+    // `into` null: no gradients are asked for.
+    HeadChunks(const Linear& head, const Operand& in, bool needs_only_codes, mesh::Gradients* into, const Call& call)
         : head_(head),
           call_(call),
           in_(in.values),
-          din_(at::empty_like(in_)),
+          rows_(in_.size(0)),
           amax_(in.amax),
           needs_only_codes_(needs_only_codes),
-          parts_(std::max<int64_t>(1, std::min(call.options.loss_chunks, in_.size(0)))),
-          gradients_(*call.into, head.parameters(), parts_) {}
+          parts_(chunk_count(rows_, call.options)) {
+      if (!into) return;
+      din_ = at::empty_like(in_);
+      gradients_.emplace(*into, head.parameters(), parts_);
+    }
 
     int64_t chunks() const override { return parts_; }
+    at::TensorOptions options() const override { return in_.options(); }
     bool defers_gradient() const override { return needs_only_codes_; }
 
     at::Tensor compute(int64_t part) override {
@@ -273,7 +289,7 @@ class HeadBlock final : public Block {
         from_loss.codes = kernels::cross_entropy_to_fp8(from_loss.values, deferred_gradient->lse, deferred_gradient->targets,
                                                         deferred_gradient->scale, amax);
       head_.input_gradient(din_.narrow(0, begin, count), from_loss.values, call_, &from_loss, &weight_codes_);
-      head_.weight_gradient(gradients_, from_norm_, from_loss, call_);
+      head_.weight_gradient(*gradients_, from_norm_, from_loss, call_);
       if (part + 1 < parts_) return;
       logits_.reset();
       in_.reset();
@@ -282,29 +298,42 @@ class HeadBlock final : public Block {
     }
 
     at::Tensor finish() override {
-      gradients_.flush();
+      gradients_->flush();
       return din_;
     }
-    int64_t bytes() const override { return static_cast<int64_t>((in_.defined() ? in_.nbytes() : 0) + din_.nbytes()); }
+    int64_t bytes() const override {
+      return static_cast<int64_t>((in_.defined() ? in_.nbytes() : 0) + (din_.defined() ? din_.nbytes() : 0));
+    }
 
    private:
     struct Rows {
       int64_t begin, count;
     };
+    static int64_t chunk_count(int64_t rows, const PassOptions& options) {
+      const int64_t by_size = options.head_slice > 0 ? (rows + options.head_slice - 1) / options.head_slice : 1;
+      return std::max<int64_t>(1, std::min(std::max(options.loss_chunks, by_size), rows));
+    }
     Rows rows_of(int64_t part) const {
-      const int64_t all = din_.size(0), begin = all * part / parts_;
-      return {begin, all * (part + 1) / parts_ - begin};
+      const int64_t begin = rows_ * part / parts_;
+      return {begin, rows_ * (part + 1) / parts_ - begin};
     }
 
     const Linear& head_;
-    const Call& call_;  // the pass outlives this
-    at::Tensor in_, din_, amax_ /*of in_*/, logits_;
+    const Call& call_;     // the pass outlives this
+    at::Tensor in_, din_;  // of all tokens; the gradient: this rank's terms of its sum over tp
+    int64_t rows_;
+    at::Tensor amax_ /*of in_*/, logits_;
     Operand from_norm_ = {};  // of the last chunk
     kernels::Fp8Matrix weight_codes_ = {};
     bool needs_only_codes_;  // HeadBlock's
     int64_t parts_;
-    mesh::ChunkedGradients gradients_;
+    std::optional<mesh::ChunkedGradients> gradients_;
   };
+
+  // Logits of a part of the vocabulary are sharded like the rows of the weight.
+  void place(Value& value, const Call& call) const {
+    if (head_.out_width(call) != vocab_) value.placement.axes = {{"tp", call.weights.placement(head_.weight).on("tp")}};
+  }
 
   // `again`: the norm's output is needed for the head's weight gradient and is recomputed in the same kernel.
   void backward_of_norm(Values& gradients, Saved& saved, const at::Tensor& dnormed, bool again, const Call& call) const {

@@ -34,6 +34,7 @@ class MlpBlock final : public Block {
                              .flops_per_token = 5 * mlp},
                             std::move(down)}};
     branch_.describe(card_);
+    card_.sliceable = true;
   }
 
   const Card& card() const override { return card_; }

@@ -20,8 +20,9 @@ class NormBlock final : public Block {
                              .parameters = norm_.parameters(),
                              .axes = {"embed"},
                              .flops_per_token = 4 * embed,
-                             .saved_elements_per_token = 2 * embed}},
-             .streams = {{writes_, TokenLayout::replicated}}};  // and the result, which its reader keeps
+                             .saved_elements_per_token = 2 * embed}},  // and the result, which its reader keeps
+             .streams = {{writes_, TokenLayout::replicated}},
+             .sliceable = true};
   }
 
   const Card& card() const override { return card_; }

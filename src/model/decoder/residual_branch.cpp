@@ -62,6 +62,12 @@ ResidualBranch::In ResidualBranch::begin_forward(Values& values, Saved* keep, co
   return in;
 }
 
+ResidualBranch::In ResidualBranch::resume_forward(Values& values, Saved* keep, const Call& call) const {
+  if (keep) return begin_forward(values, keep, call, [](const at::Tensor&, int64_t, int64_t) {});
+  const at::Tensor x = values.get(io_.reads);
+  return {.x = norm_ ? x : at::Tensor(), .batch_shape = batch_shape(x, call)};
+}
+
 // Runs when the all-reduce is done.
 void ResidualBranch::finish(const at::Tensor& sums, const Value& onto, const Call& call) const {
   apply_dropout(sums, dropout_, call, io_.name, TokenLayout::replicated);
@@ -127,7 +133,7 @@ void ResidualBranch::end_backward(Values& gradients, Saved& saved, const Back& b
                                   const Call& call) const {
   if (norm_) {
     const at::Tensor dnormed = reduce_scatter_tokens(din, call, io_.name, make).view(back.dy.sizes());
-    const bool one_pass = norm_->has_fused_backward(saved.get("x"));
+    const bool one_pass = norm_->has_fused_backward(saved.get("x")) && !replicated_over_tp(call, TokenLayout::sharded);
     const at::Tensor dx = one_pass ? dnormed : at::empty_like(back.dy);  // in place, where nothing else reads it
     Value handed_on{.tensor = dx};
     at::Tensor* amax = call.fp8() ? &handed_on.amax : nullptr;
@@ -151,10 +157,22 @@ void ResidualBranch::end_backward(Values& gradients, Saved& saved, const Back& b
 }
 
 void ResidualBranch::weight_gradients(Saved& saved, mesh::Gradients& into, const Linear& out, const Call& call) const {
+  bias_gradient(saved, into, out, call);
+  norm_gradients(saved, into, call);
+}
+
+void ResidualBranch::bias_gradient(Saved& saved, mesh::Gradients& into, const Linear& out, const Call& call) const {
   const at::Tensor dy = rows(saved.take("dy"));
-  out.bias_gradient(into, norm_ ? dy : local_tokens(dy, call));
+  out.bias_gradient(into, !norm_ || replicated_over_tp(call, TokenLayout::sharded) ? local_tokens(dy, call) : dy);
+}
+
+void ResidualBranch::norm_gradients(Saved& saved, mesh::Gradients& into, const Call& call) const {
   if (saved.has("dgain")) return into.add(norm_->weight, saved.take("dgain"));
-  if (norm_) norm_->weight_gradient(into, saved.take("dnormed"), saved.take("x"), saved.take("statistics"), call);
+  if (!norm_) return;
+  if (replicated_over_tp(call, TokenLayout::sharded))
+    local_weight_gradient(*norm_, into, saved.take("dnormed"), saved.take("x"), saved.take("statistics"), call);
+  else
+    norm_->weight_gradient(into, saved.take("dnormed"), saved.take("x"), saved.take("statistics"), call);
 }
 
 at::Tensor ResidualBranch::plain_in(Values& values, const Call& call) const {

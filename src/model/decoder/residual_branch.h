@@ -46,6 +46,8 @@ class ResidualBranch {
   };
   // `normed` and `dout` receive the amax of the input, or of the output gradient, where it is known.
   In begin_forward(Values& values, Saved* keep, const Call& call, const OnRows& use, Operand* normed = nullptr) const;
+  // begin_forward for a slice whose projection is made already (Block::project): keeps what the weight gradient of the projection needs.
+  In resume_forward(Values& values, Saved* keep, const Call& call) const;
   // Projects `from` with `out`, reduces the result over tp, adds the bias once, and adds the sum to the stream.
   void end_forward(Values& values, const In& in, const at::Tensor& from, const Linear& out, const Call& call,
                    Operand* made = nullptr) const;
@@ -59,6 +61,9 @@ class ResidualBranch {
   // Adds the gradient of what the branch read. `make` computes its terms [tokens, embed], rows by rows.
   void end_backward(Values& gradients, Saved& saved, const Back& back, const at::Tensor& din, const OnRows& make, const Call& call) const;
   void weight_gradients(Saved& saved, mesh::Gradients& into, const Linear& out, const Call& call) const;
+  // The two halves of it: of the bias of `out` and of the norm.
+  void bias_gradient(Saved& saved, mesh::Gradients& into, const Linear& out, const Call& call) const;
+  void norm_gradients(Saved& saved, mesh::Gradients& into, const Call& call) const;
 
   // The begin and the end in plain operations.
   at::Tensor plain_in(Values& values, const Call& call) const;

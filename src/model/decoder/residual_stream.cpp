@@ -79,10 +79,15 @@ at::Tensor direct_reduce(comm::Group& tp, const at::Tensor& terms, std::string_v
   return sum.to(terms.scalar_type());
 }
 
-// A decode step has one token per sequence, too few to shard: with a KV cache the stream is replicated along tp.
-TokenLayout layout_in(const Call& call, TokenLayout tokens) { return call.cache ? TokenLayout::replicated : tokens; }
-
 }  // namespace
+
+TokenLayout layout_in(const Call& call, TokenLayout tokens) {
+  return call.cache || call.options.slice > 0 ? TokenLayout::replicated : tokens;
+}
+
+bool replicated_over_tp(const Call& call, TokenLayout tokens) {
+  return layout_in(call, tokens) == TokenLayout::replicated && call.axes.find("tp");
+}
 
 BatchShape batch_shape(const at::Tensor& stream, const Call& call) {
   if (call.slice.length > 0) return {call.slice.batch, call.slice.length};
@@ -142,7 +147,7 @@ void apply_dropout(const at::Tensor& here, double rate, const Call& call, std::s
   if (rate == 0 || !call.needs.weights) return;
   CAIRN_CHECK(call.token_keys, "{}: dropout needs token keys", where);
   const at::Tensor keys = call.token_keys->view({-1, 1});
-  kernels::dropout(here, (tokens == TokenLayout::replicated ? keys : local_tokens(keys, call)).reshape({-1}),
+  kernels::dropout(here, (layout_in(call, tokens) == TokenLayout::replicated ? keys : local_tokens(keys, call)).reshape({-1}),
                    call.random.for_purpose("dropout").for_name(where), rate);
 }
 

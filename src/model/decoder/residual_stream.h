@@ -22,7 +22,14 @@ namespace cairn::model {
 // That is TokenLayout::sharded (card.h). replicated: every rank has the whole stream, and layers end with an all-reduce, which ladder and
 // parallel wirings (decoder/wiring.h) overlap with other blocks. Gradients of replicated parameters are then computed for local tokens
 // only and summed.
-// Decoding (Call::cache) always replicates the stream, whatever the wiring: a step has one token per sequence.
+// Decoding (Call::cache) always replicates the stream, whatever the wiring: a step has one token per sequence. So do passes in slices
+// (PassOptions::slice): the positions of a slice would lie on some ranks only.
+
+// The layout in this call of a value that is laid out like `tokens` otherwise.
+TokenLayout layout_in(const Call& call, TokenLayout tokens);
+// Whether every rank along tp (there are several) has all tokens. Then it contributes gradients of replicated parameters from its local
+// tokens only.
+bool replicated_over_tp(const Call& call, TokenLayout tokens);
 
 // Samples and positions of the pass, on all ranks along tp together.
 struct BatchShape {

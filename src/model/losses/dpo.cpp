@@ -12,8 +12,8 @@ namespace cairn::model {
 namespace {
 
 // The sum of the token losses of each answer: double [answers]. Ranks along cp have some positions of every answer each.
-at::Tensor by_answer(const RowLosses& losses, const at::Tensor& logits, const mesh::Axes& axes) {
-  at::Tensor sums = losses.loss.view({logits.size(0), logits.size(1)}).sum(1, /*keepdim=*/false, at::kDouble);
+at::Tensor by_answer(const RowLosses& losses, const at::Tensor& targets, const mesh::Axes& axes) {
+  at::Tensor sums = losses.loss.view(targets.sizes()).sum(1, /*keepdim=*/false, at::kDouble);
   if (comm::Group* cp = axes.find("cp")) cp->all_reduce(sums, comm::Reduce::sum, {comm::Purpose::loss, "answers"}).wait();
   return sums;
 }
@@ -27,12 +27,13 @@ double share_of(const mesh::Axes& axes) {
 class AnswerLosses final : public Objective {
  public:
   Separates separates() const override { return Separates::samples; }
+  bool reads_chunks() const override { return true; }
 
   Losses evaluate(Values& outputs, const mesh::Batch& batch, Values* gradients, double /*weight*/, const mesh::Axes& axes) const override {
     CAIRN_CHECK(!gradients, "answer losses of {} samples have no gradient", batch.samples());
-    const at::Tensor logits = outputs.get("logits");
-    const RowLosses losses = row_losses(outputs.value("logits"), batch.field("targets").reshape({-1}), axes);
-    const at::Tensor answers = by_answer(losses, logits, axes);
+    const at::Tensor& targets = batch.field("targets");
+    const RowLosses losses = row_losses(outputs.value("logits"), targets.reshape({-1}), axes);
+    const at::Tensor answers = by_answer(losses, targets, axes);
     return {.sum = answers.sum(), .count = at::full({}, batch.samples(), losses.targets.options()), .per_sample = answers};
   }
 };
@@ -42,13 +43,15 @@ class Dpo final : public Objective {
   explicit Dpo(const DpoOptions& options) : beta_(options.beta), smoothing_(options.label_smoothing) {}
 
   Separates separates() const override { return Separates::samples; }
+  bool reads_chunks() const override { return true; }
   std::vector<std::string> measures() const override { return {"reward_chosen", "reward_rejected", "reward_margin", "reward_accuracy"}; }
 
   Losses evaluate(Values& outputs, const mesh::Batch& batch, Values* gradients, double weight, const mesh::Axes& axes) const override {
-    const at::Tensor logits = outputs.get("logits");
-    const RowLosses losses = row_losses(outputs.value("logits"), batch.field("targets").reshape({-1}), axes);
+    const at::Tensor& targets = batch.field("targets");  // [2 pairs, length]
+    const Value& logits = outputs.value("logits");
+    const RowLosses losses = row_losses(logits, targets.reshape({-1}), axes);
     const int64_t pairs = batch.samples();
-    const at::Tensor rewards = -beta_ * (by_answer(losses, logits, axes) - batch.field("reference")).view({pairs, 2});
+    const at::Tensor rewards = -beta_ * (by_answer(losses, targets, axes) - batch.field("reference")).view({pairs, 2});
     const at::Tensor margin = rewards.select(1, 0) - rewards.select(1, 1);
     at::Tensor per_pair = -(1 - smoothing_) * at::log_sigmoid(margin) - smoothing_ * at::log_sigmoid(-margin);
     if (batch.weights.defined()) per_pair = per_pair * batch.weights.to(at::kDouble);
@@ -57,9 +60,8 @@ class Dpo final : public Objective {
       if (batch.weights.defined()) slope = slope * batch.weights.to(at::kDouble);
       // d margin / d cross entropy: -beta for the chosen answer, +beta for the rejected one.
       const at::Tensor by_row = at::stack({-slope, slope}, 1).mul_(beta_ * weight).view({2 * pairs, 1});
-      const at::Tensor scale = by_row.to(losses.lse.scalar_type()).expand({2 * pairs, logits.size(1)}).reshape({-1});
-      kernels::cross_entropy_backward(losses.rows, losses.lse, losses.targets, scale);
-      gradients->add("logits", logits);
+      const at::Tensor scale = by_row.to(losses.lse.scalar_type()).expand({2 * pairs, targets.size(1)}).reshape({-1});
+      add_row_gradients(*gradients, logits, losses, scale);
     }
     const at::Tensor measured = at::stack({rewards.select(1, 0), rewards.select(1, 1), margin, margin.gt(0).to(at::kDouble)});
     const double share = share_of(axes);

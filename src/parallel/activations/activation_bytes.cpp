@@ -48,6 +48,17 @@ double codes_of_head(const model::Block& block, const model::Model& model, const
   return bytes;
 }
 
+// Elements per token that the slices of an attention share: queries, keys and values, and twice the gradients of keys and values (their
+// sums, and the part of one slice).
+double shared_by_slices(const model::Card& card) {
+  for (const model::BlockOp& one : card.operations) {
+    if (one.kind != model::BlockOp::Kind::attention) continue;
+    const double heads = static_cast<double>(one.heads), queries = one.saved_elements_per_token - heads;
+    return queries + 6 * queries / heads * static_cast<double>(one.key_heads);
+  }
+  return 0;
+}
+
 }  // namespace
 
 std::vector<ActivationBytes> activation_bytes(const model::Model& model, const ActivationSetup& setup) {
@@ -61,6 +72,14 @@ std::vector<ActivationBytes> activation_bytes(const model::Model& model, const A
       const double read =
           first.kind == model::BlockOp::Kind::product ? static_cast<double>(width_in(first, model)) : first.saved_elements_per_token / 2;
       one.input = tokens * read * static_cast<double>(setup.element_bytes);
+    }
+    if (setup.slices > 0 && block->card().sliceable) {  // a slice, and what all slices of a layer share; one input for each layer
+      const double shared = tokens * shared_by_slices(block->card()) * static_cast<double>(setup.element_bytes);
+      one.all /= static_cast<double>(setup.slices);
+      if (shared > 0)
+        one.all += shared;
+      else if (!all.empty())
+        one.all += all.back().all, one.input = 0;
     }
     all.push_back(one);
   }

@@ -17,6 +17,7 @@ struct ActivationSetup {
   bool on_gpu = false;                          // GPU norms recompute their result in backward
   const model::Fp8LinearLayers* fp8 = nullptr;  // null: no fp8 linear layers
   int64_t loss_chunks = 1;                      // chunked cross entropy: logits of one chunk exist at a time
+  int64_t slices = 0;                           // layers are computed in so many slices (StreamBP); 0: over whole sequences
 };
 
 // Bytes that one block keeps for one micro-batch, from its card.

@@ -69,6 +69,11 @@ std::vector<bool> recomputed_blocks(const RecomputeRule& rule, const model::Mode
     const std::vector<ActivationBytes> kept = activation_bytes(model, setup);
     for (const auto& [rank, blocks] : by_rank) stay_within(rule.budget_bytes, blocks, model, kept, recomputed);
   }
+  if (rule.mode == RecomputeMode::stream) {
+    for (size_t i = 0; i < n; ++i) recomputed[i] = model.blocks()[i]->card().sliceable;
+    if (!std::ranges::count(recomputed, true))
+      base::fail_input("recompute.mode = stream: no block of this model can be computed in slices along a sequence. Use full.");
+  }
   for (size_t i = 0; i < n; ++i) recomputed[i] = recomputed[i] && !makes_logits(*model.blocks()[i]);
   return recomputed;
 }

@@ -12,9 +12,11 @@ mesh::Interval tp_part(const comm::Group& tp, int64_t elements) { return mesh::e
 
 }  // namespace
 
-StreamParts::StreamParts(const model::Model& model, const mesh::Axes& axes) : tp_(axes.find("tp")) {
+StreamParts::StreamParts(const model::Model& model, const mesh::Axes& axes, const model::PassOptions& options) : tp_(axes.find("tp")) {
   if (!tp_) return;
   for (const auto& block : model.blocks()) layouts_.insert(block->card().streams.begin(), block->card().streams.end());
+  if (options.slice > 0)
+    for (auto& [name, layout] : layouts_) layout = model::TokenLayout::replicated;
 }
 
 StreamForm StreamParts::form(const std::string& value, bool in_parts) const {

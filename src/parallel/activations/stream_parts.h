@@ -34,7 +34,8 @@ enum class StreamForm {
 // The values of a model's residual stream, and how they lie along tp. Empty where there is no tp.
 class StreamParts {
  public:
-  StreamParts(const model::Model& model, const mesh::Axes& axes);
+  // `options`: passes in slices replicate the stream.
+  StreamParts(const model::Model& model, const mesh::Axes& axes, const model::PassOptions& options = model::kDefaultPassOptions);
 
   // The form in which a value is in parts (`in_parts`), or whole on every rank.
   StreamForm form(const std::string& value, bool in_parts) const;

@@ -430,7 +430,7 @@ std::vector<model::Losses> Pipeline::run(std::span<const Pass> passes) {
           .plan = plan,
           .passes = passes,
           .gradients = gradients,
-          .messages = {.owner = *this, .passes = passes, .parts = StreamParts(model_, passes.front().axes)},
+          .messages = {.owner = *this, .passes = passes, .parts = StreamParts(model_, passes.front().axes, passes.front().options)},
           .turns_left = turns_left};
   for (const Pass& pass : passes) run.losses.push_back(no_losses(pass));
   if (gradients) measured_.clear(), peak_in_flight_ = 0;

@@ -54,9 +54,11 @@ int64_t stream_width(const model::Model& model) {
 
 // The values of the residual stream.
 using Streams = std::map<std::string, model::TokenLayout>;
-Streams streams_of(const model::Model& model) {
+Streams streams_of(const TrafficCase& step) {
   Streams all;
-  for (const auto& block : model.blocks()) all.insert(block->card().streams.begin(), block->card().streams.end());
+  for (const auto& block : step.model.blocks()) all.insert(block->card().streams.begin(), block->card().streams.end());
+  if (step.rules.slice > 0)  // passes in slices replicate it
+    for (auto& [name, layout] : all) layout = model::TokenLayout::replicated;
   return all;
 }
 bool in_parts(model::TokenLayout tokens) { return tokens == model::TokenLayout::sharded; }
@@ -101,6 +103,7 @@ BlockCollectives collectives_of(const model::Card& card, BlockKind kind, bool wh
     case BlockKind::embedding:
       return whole ? BlockCollectives{{kSum}, {}} : BlockCollectives{{kScatter}, {kGatherBack}};
     case BlockKind::branch:
+      if (whole) return {{kSum}, {kSumBack}};
       return {{kGather, kScatter}, {kGatherBack, kScatterBack}};
     case BlockKind::branch_whole:  // a branch that adds to nothing leaves its partial sums to another
       return card.reads.size() > 1 ? BlockCollectives{{kSum}, {kSumBack}} : BlockCollectives{{}, {kSumBack}};
@@ -160,8 +163,8 @@ void add_tensor_parallel(const TrafficCase& step, TrafficTable& table) {
   const int64_t tp = step.extent("tp"), cp = step.extent("cp");
   if (tp == 1) return;
   const int64_t width = stream_width(step.model);
-  const bool whole = whole_stream(step.model);
-  const Streams streams = streams_of(step.model);
+  const bool whole = whole_stream(step.model) || step.rules.slice > 0;
+  const Streams streams = streams_of(step);
   const std::vector<bool> on_dtensors = parallel::dtensor_blocks(step.model, step.plan);
   for (const MicroBatches& of : step.micro_batches) {
     // Ranks along cp have different tokens of the same samples.
@@ -301,7 +304,7 @@ void add_pipeline(const TrafficCase& step, TrafficTable& table) {
   if (step.plan.stage_blocks.size() <= 1) return;
   const int64_t tp = step.extent("tp"), cp = step.extent("cp");
   const int64_t width = stream_width(step.model);
-  const Streams streams = streams_of(step.model);
+  const Streams streams = streams_of(step);
   for (const parallel::StageEdge& edge : parallel::stage_edges(step.model, step.plan)) {
     const int from = step.plan.rank_of_stage[static_cast<size_t>(edge.from)], to = step.plan.rank_of_stage[static_cast<size_t>(edge.to)];
     if (from == to) continue;

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "base/check.h"
 #include "comm/group.h"
 #include "comm/world.h"
@@ -37,12 +39,11 @@ void make_store(Job& job, comm::World& world, const std::vector<bool>& trained, 
                                                                                                 .plan = job.config.plan,
                                                                                                 .whole_parameters = rules.whole_parameters,
                                                                                                 .min_unit_elements = min_unit_elements});
-  job.state_map =
-      std::make_unique<parallel::StateMap>(parallel::StateMap::Parts{.model = model,
-                                                                     .plan = job.config.plan,
-                                                                     .ranks = job.engine.step_group->ranks(),
-                                                                     .whole_parameters = rules.whole_parameters,
-                                                                     .min_unit_elements = min_unit_elements});
+  job.state_map = std::make_unique<parallel::StateMap>(parallel::StateMap::Parts{.model = model,
+                                                                                 .plan = job.config.plan,
+                                                                                 .ranks = job.engine.step_group->ranks(),
+                                                                                 .whole_parameters = rules.whole_parameters,
+                                                                                 .min_unit_elements = min_unit_elements});
 }
 
 // What sync and optimizer work on: the trained pieces that this rank keeps, in one order.
@@ -65,6 +66,9 @@ void place_parameters(Job& job, comm::World& world, const std::vector<bool>& tra
   const bool on_gpu = job.config.device.is_cuda();
   parallel::fit_to_model(plan, *engine.model, s.layout.pipeline, job.data.length, s.layout.place);
   check_placements(s, *engine.model, plan);
+  if (s.layout.recompute.mode == parallel::RecomputeMode::stream && std::ranges::count(parallel::dtensor_blocks(*engine.model, plan), true))
+    base::fail_input(
+        "recompute.mode = stream: blocks on DTensors (plan.place) compute whole sequences. Use full, or leave plan.place out.");
   engine.model = parallel::with_dtensor_blocks(std::move(engine.model), plan, world);
   const planner::StepRules rules = step_rules(s, *engine.model, plan, job.data.length, on_gpu);
   make_store(job, world, trained, rules);
@@ -78,6 +82,8 @@ void place_parameters(Job& job, comm::World& world, const std::vector<bool>& tra
   engine.options.scatter_boundaries = rules.scatter_boundaries;
   engine.options.prefetch_blocks = static_cast<int>(rules.prefetch_blocks);
   engine.options.loss_chunks = loss_chunks_of(s, *engine.model, plan, job.data.length, on_gpu);
+  engine.options.slice = parallel::slice_tokens(s.layout.recompute, job.data.length);
+  engine.options.head_slice = parallel::head_slice_tokens(s.layout.recompute);
   engine.options.offload_inputs = s.layout.recompute.inputs == parallel::RecomputeInputs::host;
   engine.fp8 = fp8_linear_layers(s, *engine.model, plan);
   engine.options.fp8 = engine.fp8.get();

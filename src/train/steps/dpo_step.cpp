@@ -98,7 +98,6 @@ StepMethod dpo_method() {
                     .limits = {{Feature::fp8,
                                 "the reference model of a preference computes in bf16, and rounding to fp8 would count as a "
                                 "preference: leave it out"},
-                               {Feature::loss_chunks, "pairs of answers are compared whole: leave it out, or lower train.micro_batch"},
                                {Feature::cuda_graph, "a preference needs two passes, and the first is not captured: leave it out"},
                                {Feature::local_steps, "preference data is not supported on islands that step separately: use all_reduce"}},
                     .forward_passes = dpo_forward_passes},

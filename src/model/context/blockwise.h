@@ -36,6 +36,9 @@ class ContextForward {
  public:
   ContextForward(const at::Tensor& q, ContextQueries queries);
   void add(const KeyBlock& block, const std::function<void()>& between);
+  // Merges what another rank has computed for the queries at these positions, over keys that this object has not seen: out [batch,
+  // positions, heads, head_dim], lse [batch, heads, positions]. The positions lie in one segment of the queries.
+  void add_partial(mesh::Interval positions, const at::Tensor& out, const at::Tensor& lse);
   // Overwrites both. A query that saw no key gets out 0 and lse -inf.
   void finish(const at::Tensor& out, const at::Tensor& lse) const;
 
@@ -43,12 +46,17 @@ class ContextForward {
   struct Partial {  // of one segment of queries; undefined: no key seen yet
     at::Tensor out, lse;
   };
-  void merge(Partial& sum, const Partial& part) const;
+  void merge(Partial& sum, const Segment& queries, int64_t begin, const Partial& part) const;
 
   at::Tensor q_;
   ContextQueries queries_;
   std::vector<Partial> partials_;
 };
+
+// delta = rowsum(dout out), [batch, positions, heads]: all that a gradient needs of `out`. A stand-in for `out` has these row sums with dout,
+// so that kernels compute the gradient without it; finite for every dout.
+at::Tensor row_sums(const at::Tensor& dout, const at::Tensor& out);
+at::Tensor stand_in_for_out(const at::Tensor& dout, const at::Tensor& row_sums);
 
 // The gradients, over the same blocks in any order.
 class ContextBackward {
@@ -56,6 +64,8 @@ class ContextBackward {
   ContextBackward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& out, const at::Tensor& lse, ContextQueries queries);
   // Returns the contribution of this rank's queries to the gradient of the block's keys and values, in fp32 for half precision.
   at::Tensor add(const KeyBlock& block, const std::function<void()>& between);
+  // Adds what another rank has computed of the gradient of the queries at these positions: dq [batch, positions, heads, head_dim].
+  void add_partial(mesh::Interval positions, const at::Tensor& dq);
   void finish(const at::Tensor& dq) const;
 
  private:

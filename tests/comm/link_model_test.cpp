@@ -24,7 +24,7 @@ TEST(LinkModel, AMessageTakesItsBytesOverTheBandwidthAndTheLatency) {
   EXPECT_EQ(passage.left, 7ms);
   EXPECT_EQ(passage.arrives, 8ms);
   EXPECT_EQ(passage.resends, 0);
-  EXPECT_EQ(shaper.receive(1, 2000, passage.arrives), 8ms);
+  EXPECT_EQ(shaper.receive(0, 1, 2000, passage.arrives), 8ms);
 }
 
 TEST(LinkModel, MessagesOfOnePairQueueAndOtherPairsDoNot) {
@@ -40,7 +40,7 @@ TEST(LinkModel, ANicIsSharedByAllLinksOfARankInAndOutSeparately) {
   LinkModel model = kPlain;
   model.contention = LinkModel::Contention::per_nic;
   Shaper shaper(model, 4, 0);
-  const auto pass = [&](int from, int to) { return shaper.receive(to, 1000, shaper.send(from, to, 1000, 0ms).arrives); };
+  const auto pass = [&](int from, int to) { return shaper.receive(from, to, 1000, shaper.send(from, to, 1000, 0ms).arrives); };
   EXPECT_EQ(pass(0, 1), 2ms);
   EXPECT_EQ(pass(0, 2), 3ms);  // waits for 0's card to send
   EXPECT_EQ(pass(3, 1), 3ms);  // waits for 1's card to receive

@@ -18,7 +18,7 @@ class Group;
 
 namespace cairn::model {
 
-struct ContextSplit;
+struct ContextLayout;
 
 // The values of a model's parameters for one call. The pass decides which values these are: live, averaged, perturbed, gathered from other
 // ranks or fetched from another memory.
@@ -53,8 +53,7 @@ struct KvCache {
 struct Slice {
   int64_t begin = 0;                      // global position of the first token
   int64_t batch = 0, length = 0;          // 0: as the tensors say
-  const ContextSplit* context = nullptr;  // context parallelism: which positions this rank holds; null: all
-  bool ring = true;                       // context parallelism: keys go round a ring; false: they are all-gathered
+  const ContextLayout* context = nullptr;  // context parallelism: which positions this rank holds; null: all
 };
 
 // Which gradients this call is for.

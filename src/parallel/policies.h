@@ -1,14 +1,12 @@
 // The recipe words that this room acts on, as enums with their spelling.
 #pragma once
 #include "base/enum_names.h"
-#include "model/context/attention.h"
 #include "model/pass_options.h"
 
 namespace cairn::parallel {
 
-// context.form: how the ranks along cp see each other's keys and values (model/context/attention.h has the two forms).
-inline constexpr base::EnumName<model::ContextForm> kContextFormNames[] = {{model::ContextForm::ring, "ring"},
-                                                                           {model::ContextForm::gather, "gather"}};
+// context.form where the trainer is to choose (layout/settle_context.h).
+inline constexpr const char* kAutomaticContext = "auto";
 
 // Where the micro-batches of islands with a pipeline each go on after a stage: in the next stage of the same island, or in that of an
 // island drawn at random (NoLoCo).

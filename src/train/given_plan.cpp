@@ -69,7 +69,7 @@ void use_layout_of(const parallel::Plan& given, base::Recipe& recipe, int ranks)
                                    .island = extent("island")};
   set_section(recipe, parallel::mesh_schema(), mesh, {"dp", "shard", "pp", "cp", "tp", "ep", "island"});
   set_section(recipe, parallel::memory_schema(), {.zero = given.zero}, {"zero"});
-  set_section(recipe, parallel::context_schema(), {given.context.form, given.context.balanced},
+  set_section(recipe, parallel::context_schema(), {parallel::context_form(given), given.context.balanced},
               mesh.cp > 1 ? std::vector<std::string>{"form", "balanced"} : std::vector<std::string>{});
   TrainOptions train;
   train.precision = base::parse_enum(kPrecisionNames, "precision of the plan", given.precision);

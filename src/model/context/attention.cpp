@@ -37,8 +37,9 @@ bool exchanges_heads(const ContextMethod& method, int ranks) {
 
 void context_attention(const at::Tensor& out, const at::Tensor& lse, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                        const kernels::AttentionOptions& options, const at::Tensor* documents, comm::Group& group, const ContextSplit& split,
-                       const ContextMethod& method) {
-  const ContextCall call = context_call(q, k, v, options, documents, group, split);
+                       const ContextMethod& method, ContextMistakes mistakes) {
+  ContextCall call = context_call(q, k, v, options, documents, group, split);
+  call.queries.mistakes = mistakes;
   check(method, group.size(), q.size(2));
   if (exchanges_heads(method, group.size())) return ulysses_forward(out, lse, q, call, method);
   ContextForward forward(q, call.queries);

@@ -19,7 +19,7 @@ namespace cairn::model {
 // and lse.
 void context_attention(const at::Tensor& out, const at::Tensor& lse, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                        const kernels::AttentionOptions& options, const at::Tensor* documents, comm::Group& group, const ContextSplit& split,
-                       const ContextMethod& method);
+                       const ContextMethod& method, ContextMistakes mistakes = {});
 
 // Overwrites dq, dk, dv of this rank's positions. Gradients of half-precision keys and values are sent and summed in fp32.
 void context_attention_backward(const at::Tensor& dq, const at::Tensor& dk, const at::Tensor& dv, const at::Tensor& dout,

@@ -74,7 +74,7 @@ void unpack_keys(const at::Tensor& both, const at::Tensor& k, const at::Tensor& 
 }
 
 ContextForward::ContextForward(const at::Tensor& q, ContextQueries queries)
-    : q_(kernels::widened(q)), queries_(std::move(queries)), partials_(queries_.segments.size()) {}
+    : q_(kernels::widened(q)), queries_(std::move(queries)), partials_(queries_.segments.size()), skip_merge_(queries_.mistakes.skip_merge) {}
 
 void ContextForward::add(const KeyBlock& block, const std::function<void()>& between) {
   const at::Tensor both = kernels::widened(block.both);
@@ -96,7 +96,7 @@ void ContextForward::add_partial(mesh::Interval positions, const at::Tensor& out
 
 // Over disjoint keys: lse = log(exp(a) + exp(b)), out = exp(a - lse) out_a + exp(b - lse) out_b. The part begins at row `begin` of the
 // segment.
-void ContextForward::merge(Partial& sum, const Segment& queries, int64_t begin, const Partial& part) const {
+void ContextForward::merge(Partial& sum, const Segment& queries, int64_t begin, const Partial& part) {
   const int64_t count = part.out.size(1), all = queries.positions.length();
   if (!sum.out.defined()) {
     if (count == all) {
@@ -106,6 +106,7 @@ void ContextForward::merge(Partial& sum, const Segment& queries, int64_t begin, 
     sum.out = at::zeros({part.out.size(0), all, part.out.size(2), part.out.size(3)}, part.out.options());
     sum.lse = at::full({part.lse.size(0), part.lse.size(1), all}, kNothingSeen, part.lse.options());
   }
+  if (std::exchange(skip_merge_, false)) return;
   const at::Tensor into = sum.out.narrow(1, begin, count), lse_into = sum.lse.narrow(2, begin, count);
   const at::Tensor lse = at::logaddexp(lse_into, part.lse);
   const at::Tensor finite = lse.masked_fill(lse == kNothingSeen, 0);  // both -inf: weights 0 instead of nan

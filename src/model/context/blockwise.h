@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "kernels/attention.h"
+#include "model/context/form.h"
 #include "model/context/split.h"
 
 namespace cairn::model {
@@ -28,6 +29,7 @@ struct ContextQueries {
   int64_t length = 0;                 // of the whole sequence
   kernels::AttentionOptions options;  // scale, causal, window
   at::Tensor documents;               // [batch, local], or undefined
+  ContextMistakes mistakes = {};
 };
 
 // Attention of this rank's queries over keys that arrive block by block, in fp32 for half precision. One kernel call for each pair of a
@@ -46,11 +48,12 @@ class ContextForward {
   struct Partial {  // of one segment of queries; undefined: no key seen yet
     at::Tensor out, lse;
   };
-  void merge(Partial& sum, const Segment& queries, int64_t begin, const Partial& part) const;
+  void merge(Partial& sum, const Segment& queries, int64_t begin, const Partial& part);
 
   at::Tensor q_;
   ContextQueries queries_;
   std::vector<Partial> partials_;
+  bool skip_merge_ = false;  // of the next part
 };
 
 // delta = rowsum(dout out), [batch, positions, heads]: all that a gradient needs of `out`. A stand-in for `out` has these row sums with dout,

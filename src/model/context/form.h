@@ -31,6 +31,12 @@ struct ContextMethod {
   bool operator==(const ContextMethod&) const = default;
 };
 
+// Mistakes that a test can plant, as data, to see that it finds them.
+struct ContextMistakes {
+  bool skip_merge = false;  // the first partial result that should be merged into an earlier one is dropped
+  bool operator==(const ContextMistakes&) const = default;
+};
+
 // As recipes have it: "ring", "token_ring", "ulysses:2,ring:2". The sizes of a product must multiply to `ranks`; 0: not known, not checked.
 ContextMethod parse_context_method(std::string_view text, int64_t ranks = 0);
 // `ranks`: as many as there are along cp; a form alone needs none.

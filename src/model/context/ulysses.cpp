@@ -207,7 +207,7 @@ void ulysses_forward(const at::Tensor& out, const at::Tensor& lse, const at::Ten
   const at::Tensor mixed = at::empty({q.size(0), teams.positions, own.queries, q.size(3)}, q.options());
   const at::Tensor sums = at::empty({q.size(0), own.queries, teams.positions}, lse.options());
   context_attention(mixed, sums, here[0], k, v, call.queries.options, documents.defined() ? &documents : nullptr, teams.others, teams.split,
-                    between(method, teams));
+                    between(method, teams), call.queries.mistakes);
   const auto heads_of = [&](size_t member) { return table.queries[member]; };
   to_positions({mixed}, {table.queries}, q.size(1), teams, {comm::Purpose::activation, "outputs of heads"},
                [&](size_t, size_t member, const at::Tensor& part) {

@@ -11,6 +11,7 @@
 #include "kernels/low_precision.h"
 #include "kernels/rope.h"
 #include "model/context/attention.h"
+#include "model/context/layout.h"
 #include "model/decoder/blocks.h"
 #include "model/decoder/plain_ops.h"
 #include "model/decoder/residual_stream.h"
@@ -138,8 +139,9 @@ class AttentionBlock final : public Block {
     if (call.slice.context) {
       mixed = at::empty({batch, length, counts.q, shape_.head_dim}, qkv.options());
       lse = at::empty({batch, counts.q, length}, kernels::is_half_precision(qkv) ? qkv.options().dtype(at::kFloat) : qkv.options());
-      context_attention(mixed, lse, heads.q, heads.k, heads.v, options(call, call.slice.context->length, {}, {}), places.pointer(),
-                        *call.axes.find("cp"), *call.slice.context, form(call));
+      const ContextLayout& context = *call.slice.context;
+      context_attention(mixed, lse, heads.q, heads.k, heads.v, options(call, context.split.length, {}, {}), places.pointer(),
+                        group_of(context, call), context.split, context.method, context.mistakes);
     } else {
       kernels::AttentionOutput attended =
           kernels::attend(heads.q, seen.k, seen.v, options(call, length, places.documents, seen.documents, call.cache ? nullptr : &places));
@@ -174,9 +176,10 @@ class AttentionBlock final : public Block {
     const Heads into = split(dqkv, counts);
     Heads d = parts_.q_norm ? Heads{at::empty_like(heads.q), at::empty_like(heads.k), into.v} : into;
     if (call.slice.context) {
+      const ContextLayout& context = *call.slice.context;
       context_attention_backward(d.q, d.k, d.v, dmixed, heads.q, heads.k, heads.v, mixed, lse,
-                                 options(call, call.slice.context->length, {}, {}), places.pointer(), *call.axes.find("cp"),
-                                 *call.slice.context, form(call));
+                                 options(call, context.split.length, {}, {}), places.pointer(), group_of(context, call), context.split,
+                                 context.method);
     } else {
       kernels::AttentionGradients found =
           kernels::attention_gradients({d.q, d.k, d.v}, dmixed, heads.q, heads.k, heads.v, mixed, lse,
@@ -242,7 +245,9 @@ class AttentionBlock final : public Block {
     at::Tensor k, v, documents;
   };
 
-  static ContextForm form(const Call& call) { return call.slice.ring ? ContextForm::ring : ContextForm::gather; }
+  static comm::Group& group_of(const ContextLayout& context, const Call& call) {
+    return context.group ? *context.group : *call.axes.find("cp");
+  }
 
   // Query heads, and key heads (as many as value heads).
   struct HeadCounts {

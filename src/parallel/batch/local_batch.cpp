@@ -19,7 +19,7 @@ const at::Tensor* tokens_of(const mesh::Batch& batch) {
 
 }  // namespace
 
-LocalBatch::LocalBatch(const Pass& pass) : whole_(pass.batch), ring_(pass.context.form == model::ContextForm::ring) {
+LocalBatch::LocalBatch(const Pass& pass) : whole_(pass.batch) {
   comm::Group* cp = pass.axes.find("cp");
   const at::Tensor* tokens = tokens_of(whole_);
   if (!tokens) return;
@@ -30,11 +30,13 @@ LocalBatch::LocalBatch(const Pass& pass) : whole_(pass.batch), ring_(pass.contex
   }
   if (!cp) return;
   cut_ = true;
-  split_ = make_context_split(tokens->size(1), cp->size(), pass.context.balanced);
-  own_ = cut_context(whole_, split_, cp->rank());
+  layout_ = {.split = make_context_split(tokens->size(1), cp->size(), pass.context.balanced),
+             .method = pass.context.method,
+             .mistakes = pass.context.mistakes};
+  own_ = cut_context(whole_, layout_.split, cp->rank());
   if (!keys_.defined()) return;
   std::vector<at::Tensor> pieces;
-  for (const mesh::Interval& piece : split_.pieces[static_cast<size_t>(cp->rank())])
+  for (const mesh::Interval& piece : layout_.split.pieces[static_cast<size_t>(cp->rank())])
     pieces.push_back(keys_.narrow(1, piece.begin, piece.length()));
   keys_ = pieces.empty() ? keys_.narrow(1, 0, 0) : at::cat(pieces, 1).contiguous();
 }
@@ -42,7 +44,7 @@ LocalBatch::LocalBatch(const Pass& pass) : whole_(pass.batch), ring_(pass.contex
 model::Slice LocalBatch::slice() const {
   const at::Tensor* tokens = tokens_of(batch());
   if (!tokens) return {};
-  return {.batch = tokens->size(0), .length = tokens->size(1), .context = cut_ ? &split_ : nullptr, .ring = ring_};
+  return {.batch = tokens->size(0), .length = tokens->size(1), .context = cut_ ? &layout_ : nullptr};
 }
 
 }  // namespace cairn::parallel

@@ -1,7 +1,7 @@
 #pragma once
 #include "mesh/batch.h"
 #include "model/call.h"
-#include "model/context/split.h"
+#include "model/context/layout.h"
 #include "parallel/pass.h"
 
 namespace cairn::parallel {
@@ -22,9 +22,8 @@ class LocalBatch {
  private:
   const mesh::Batch& whole_;
   bool cut_ = false;
-  bool ring_ = false;
   mesh::Batch own_;
-  model::ContextSplit split_;
+  model::ContextLayout layout_;
   at::Tensor keys_;
 };
 

@@ -36,6 +36,7 @@ void prove_one_byte(const ProofOptions&, Findings&, base::Log&);
 void prove_one_byte_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_gradient_coding(const ProofOptions&, Findings&, base::Log&);
 void prove_universal_checkpointing(const ProofOptions&, Findings&, base::Log&);
+void prove_tokenring(const ProofOptions&, Findings&, base::Log&);
 
 const std::vector<Proof>& proofs() {
   static const std::vector<Proof> list{
@@ -74,7 +75,8 @@ const std::vector<Proof>& proofs() {
       {"gradient-coding", "Workers that are late do not hold up training: exact gradients from those that are on time.",
        prove_gradient_coding},
       {"universal-checkpointing", "Saved in whatever layout a run trains in, resumed in any other: bitwise the same state, few bytes.",
-       prove_universal_checkpointing}};
+       prove_universal_checkpointing},
+      {"tokenring", "Exact attention over sequences split across ranks: queries go one way, outputs return the other.", prove_tokenring}};
   return list;
 }
 

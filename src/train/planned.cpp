@@ -13,6 +13,7 @@
 #include "parallel/activations/recompute.h"
 #include "parallel/layout/make_plan.h"
 #include "parallel/layout/model_shard.h"
+#include "parallel/layout/settle_context.h"
 #include "snapshot/pretrained.h"
 #include "train/build/check_settings.h"
 #include "train/build/make_plan.h"

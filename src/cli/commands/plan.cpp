@@ -128,6 +128,7 @@ std::string layout_in_words(const train::Planned& p) {
   if (plan.mesh.extent("cp") > 1)
     line("context", fmt::format("{}, {}", parallel::context_form(plan),
                                 plan.context.balanced ? "balanced" : "one stretch after the other"));
+
   for (const auto& [axis, rule] : plan.sync) line(("sync " + axis).c_str(), rule);
   return out;
 }

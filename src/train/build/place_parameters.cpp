@@ -1,10 +1,12 @@
 #include "base/check.h"
 #include "comm/group.h"
 #include "comm/world.h"
+#include "data/samples/packing.h"
 #include "kernels/aten.h"
 #include "kernels/fp8.h"
 #include "model/model.h"
 #include "parallel/dtensor_block.h"
+#include "parallel/layout/settle_context.h"
 #include "train/build/build_steps.h"
 #include "train/build/check_settings.h"
 #include "train/fp8_linear.h"
@@ -59,7 +61,7 @@ void list_trained(Engine& engine, const std::vector<bool>& trained) {
 // Assumed where `context.form = "auto"` predicts: what attention reaches on one rank. Only whether transfers hide behind it depends on this.
 constexpr double kAttentionFlopsCpu = 20e9, kAttentionFlopsGpu = 200e12;
 
-// All ranks go by what rank 0 knows of the links, so that all choose alike.
+// All ranks look at the links of the first group along cp, so that all choose alike.
 void settle_context(Job& job, comm::World& world, bool on_gpu) {
   parallel::Plan& plan = job.config.plan;
   if (plan.mesh.extent("cp") == 1) return;

@@ -1,8 +1,12 @@
 #include "model/context/form.h"
 
+#include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <numeric>
 #include <optional>
+
+#include <fmt/format.h>
 
 #include "base/check.h"
 #include "base/did_you_mean.h"
@@ -26,7 +30,14 @@ struct Factor {
 
 Factor parse_factor(std::string_view text, std::string_view word) {
   const size_t colon = word.find(':');
-  Factor factor{base::parse_enum(kForms, "context.form", word.substr(0, colon)), std::nullopt};
+  const std::string_view name = word.substr(0, colon);
+  const auto* found = std::find_if(std::begin(kForms), std::end(kForms), [&](const auto& one) { return name == one.name; });
+  if (found == std::end(kForms)) {
+    std::vector<std::string> words = context_form_words();
+    words.emplace_back("auto");  // which the trainer resolves before this
+    base::fail_unknown("context.form", name, words);
+  }
+  Factor factor{found->value, std::nullopt};
   if (colon == std::string_view::npos) return factor;
   const std::string_view digits = word.substr(colon + 1);
   int64_t size = 0;

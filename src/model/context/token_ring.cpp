@@ -34,6 +34,8 @@ constexpr comm::Label kQueriesLabel{comm::Purpose::activation, "queries"};
 constexpr comm::Label kOutputLabel{comm::Purpose::activation, "partial outputs"};
 constexpr comm::Label kQueryGradientLabel{comm::Purpose::activation, "gradients of queries"};
 
+int64_t bytes_of(at::ScalarType dtype) { return static_cast<int64_t>(c10::elementSize(dtype)); }
+
 constexpr size_t kArrivingMax = 3;  // parts on their way to this rank, before it waits for the oldest
 
 // A message of several tensors behind each other in one buffer; the widest elements first, so that all are aligned.
@@ -41,7 +43,7 @@ class Message {
  public:
   Message(int64_t bytes, const at::TensorOptions& options) : buffer_(at::empty({bytes}, options.dtype(at::kByte))) {}
   at::Tensor next(at::IntArrayRef sizes, at::ScalarType dtype) {
-    int64_t bytes = c10::elementSize(dtype);
+    int64_t bytes = bytes_of(dtype);
     for (const int64_t size : sizes) bytes *= size;
     const at::Tensor part = buffer_.narrow(0, used_, bytes).view(dtype).view(sizes);
     used_ += bytes;
@@ -64,15 +66,15 @@ struct QueryShape {
 // The queries of one coordinate on their way.
 struct QueryBlock {
   at::Tensor message;
-  at::Tensor documents;              // [rows, batch]
-  at::Tensor statistics;             // [rows, batch, 2, heads]
-  at::Tensor tensors;                // [rows, batch, tensors, heads, head_dim]
-  std::vector<Interval> positions;   // by segment of the owner's queries
+  at::Tensor documents;             // [rows, batch]
+  at::Tensor statistics;            // [rows, batch, 2, heads]
+  at::Tensor tensors;               // [rows, batch, tensors, heads, head_dim]
+  std::vector<Interval> positions;  // by segment of the owner's queries
 
   QueryBlock(const QueryShape& shape, std::vector<Interval> which, const at::TensorOptions& options) : positions(std::move(which)) {
     const int64_t rows = rows_of(positions), heads = rows * shape.batch * shape.heads;
-    Message room(rows * shape.batch * (shape.documents ? 8 : 0) + heads * shape.statistics * c10::elementSize(shape.wide) +
-                     heads * shape.tensors * shape.head_dim * c10::elementSize(shape.dtype),
+    Message room(rows * shape.batch * (shape.documents ? 8 : 0) + heads * shape.statistics * bytes_of(shape.wide) +
+                     heads * shape.tensors * shape.head_dim * bytes_of(shape.dtype),
                  options);
     if (shape.documents) documents = room.next({rows, shape.batch}, at::kLong);
     if (shape.statistics > 0) statistics = room.next({rows, shape.batch, shape.statistics, shape.heads}, shape.wide);
@@ -212,7 +214,7 @@ struct PartialOutput {
 
   PartialOutput(const QueryShape& shape, int64_t rows, const at::TensorOptions& options) {
     const int64_t heads = rows * shape.batch * shape.heads;
-    Message room(heads * (c10::elementSize(shape.wide) + shape.head_dim * c10::elementSize(shape.dtype)), options);
+    Message room(heads * (bytes_of(shape.wide) + shape.head_dim * bytes_of(shape.dtype)), options);
     lse = room.next({shape.batch, shape.heads, rows}, shape.wide);
     out = room.next({rows, shape.batch, shape.heads, shape.head_dim}, shape.dtype);
     message = room.buffer();

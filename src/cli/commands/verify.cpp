@@ -125,7 +125,7 @@ std::vector<Layout> many_layouts() {
   all.push_back({"cp=4", {"context.form=ulysses:2,ring:2"}});
   all.push_back({"cp=6", {"context.form=ulysses:2,token_ring:3"}});
   all.push_back({"cp=4", {"context.form=auto"}});
-  all.push_back({"cp=3", {"context.form=token_ring", "context.balanced=false", "data.packing=documents"}});
+  all.push_back({"cp=3", {"context.form=token_ring", "context.balanced=false"}});
   all.push_back({"cp=2,tp=2", {"context.form=token_ring", "memory.zero=3"}});
   all.push_back({"cp=2,tp=2", {"context.form=ulysses", "memory.zero=1"}});
   for (const int n : {2, 3, 4, 5}) all.push_back({fmt::format("pp={}", n)});

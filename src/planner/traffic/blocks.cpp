@@ -129,6 +129,20 @@ int64_t key_heads(const TrafficCase& step, const model::Card& card, const parall
   return 0;
 }
 
+// Query heads of one rank, likewise.
+int64_t query_heads(const TrafficCase& step, const model::Card& card, const parallel::ModelShard& shard) {
+  for (const mesh::ParamId& id : model::named_parameters(card))
+    for (int32_t k = id.first; k < id.first + id.count; ++k) {
+      const model::Parameter& p = step.model.parameters()[static_cast<size_t>(k)];
+      for (size_t dim = 0; dim < p.axes.size(); ++dim) {
+        const int64_t here = shard.parameters[static_cast<size_t>(k)].local_shard.local_shape()[dim] / std::max<int64_t>(1, p.head_width);
+        if (p.axes[dim] == "heads") return here;
+        if (p.axes[dim] == "qkv") return here * p.queries_per_key / (p.queries_per_key + 2);
+      }
+    }
+  return 0;
+}
+
 // Elements per sample that a block outside of a residual stream writes: the outputs of its last product, if only elementwise operations and
 // norms follow. 0: unknown.
 int64_t written_width(const TrafficCase& step, const model::Card& card) {
@@ -266,8 +280,7 @@ void add_context_parallel(const TrafficCase& step, TrafficTable& table) {
     table.add_unpredicted("attention", "cp", comm::Purpose::activation, "not predicted: nothing is known of how this model attends");
     return;
   }
-  const model::DecoderShape shape = model::parse_config(config, "the model");
-  const int64_t window = shape.window, group = shape.heads / shape.kv_heads;
+  const int64_t window = model::parse_config(config, "the model").window;
   const model::ContextSplit split = parallel::make_context_split(step.batch.length, cp, step.plan.context.balanced);
   const model::ContextMethod& method = step.plan.context.method;
   const char* collective = collective_of(method);
@@ -290,7 +303,7 @@ void add_context_parallel(const TrafficCase& step, TrafficTable& table) {
                                                               .head_dim = head_dim,
                                                               .element_bytes = step.element_bytes(),
                                                               .documents = step.batch.documents,
-                                                              .heads = here * group},
+                                                              .heads = query_heads(step, card, shard)},
                                                              options, split, method);
         bytes.forward += one.forward;
         bytes.backward += one.backward;

@@ -339,6 +339,10 @@ TEST(LayoutRefusals, SayWhyAndWhatWorks) {
   expect_refused({"shard0", 4, {"mesh.shard=2", "memory.zero=0"}}, "with memory.zero = 0 nothing is sharded");
   expect_refused({"heads", 3, {"mesh.tp=3"}}, "mesh.tp = 3: 4 query and 2 key heads");
   expect_refused({"short", 4, {"mesh.cp=4", "data.length=3"}}, "texts of data.length = 3 are too short for so many ranks");
+  expect_refused({"zigzag", 5, {"mesh.cp=5", "data.length=9"}}, "shorter than the 10 chunks of a balanced split: use mesh.cp = 4");
+  expect_refused({"form", 2, {"mesh.cp=2", "context.form=tokenring"}}, "did you mean \"token_ring\"?");
+  expect_refused({"team", 3, {"mesh.cp=3", "context.form=ulysses"}}, "4 heads cannot be divided over 3 ranks: use ring");
+  expect_refused({"teams", 4, {"mesh.cp=4", "mesh.tp=1", "context.form=ulysses:2,ring:3"}}, "is for 6 ranks, and there are 4 along cp");
   expect_refused({"chunks", 2, {"mesh.tp=2", "train.loss_chunks=2"}}, "ranks along mesh.tp have a part of each row of logits already");
   expect_refused({"parts", 2, {"mesh.pp=2", "train.loss_chunks=2"}}, "use more pipeline.micro_batches instead");
   expect_refused({"stages", 2, {"mesh.pp=2", "pipeline.schedule=interleaved", "pipeline.stages_per_rank=5", "pipeline.micro_batches=4"}},

@@ -59,7 +59,8 @@ const std::vector<Bench>& benches() {
        "Placements that are inferred against those that people write, for 7 families on 6 meshes: bytes of a pass forward and back.",
        bench_placements},
       {"snapshot",
-       "Saving and restoring a sharded state on 2 and 4 ranks against torch.distributed.checkpoint (FSDP2, Gloo): stall, flush, cold restore.",
+       "Saving and restoring a sharded state on 2 and 4 ranks against torch.distributed.checkpoint (FSDP2, Gloo): stall, flush, cold "
+       "restore.",
        bench_snapshot},
       {"tokenizer", "Encoding on one thread against the PyPI package `tokenizers`: three patterns, MB/s; --data FILE for another text.",
        bench_tokenizer},

@@ -1,6 +1,6 @@
-// `cairn bench context`: attention along cp, forward and backward, beside zigzag ring attention in plain PyTorch over Gloo (context_gloo.py):
-// the same shapes in fp32, ranks of this machine, one thread each. Ours is what `context.form = "auto"` chooses; the forms follow it for
-// information.
+// `cairn bench context`: attention along cp, forward and backward, beside zigzag ring attention in plain PyTorch over Gloo
+// (context_gloo.py): the same shapes in fp32, ranks of this machine, one thread each. Ours is what `context.form = "auto"` chooses; the
+// forms follow it for information.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -96,8 +96,8 @@ void be_rank(comm::NetSetup setup, const std::string& file) {
   };
   for (const int64_t kv_heads : {kHeads, kHeads / 4}) {
     const model::ContextSplit split{kLength, mesh::split_zigzag(1, kLength, ranks).pieces};
-    const model::ContextChoices choices = model::choose_context({1, kv_heads, kHeadDim, 4, false, kHeads}, {}, split,
-                                                                parallel::context_links(world, everyone, kFlops));
+    const model::ContextChoices choices =
+        model::choose_context({1, kv_heads, kHeadDim, 4, false, kHeads}, {}, split, parallel::context_links(world, everyone, kFlops));
     note("auto", kv_heads, measure(world, choices.best(), kv_heads));
     for (const model::ContextForm form : {model::ContextForm::ring, model::ContextForm::ring_both_ways, model::ContextForm::gather,
                                           model::ContextForm::ulysses, model::ContextForm::token_ring})

@@ -94,8 +94,15 @@ Run run(const Problem& p, const ContextMethod& method, const Tensors& whole, boo
   comm::LocalNetwork network(p.ranks, {.link = p.link});
   for (const std::exception_ptr& error : network.run([&](comm::World& world) {
          const int rank = world.rank();
-         Tensors t{cut(whole.q, split, rank), cut(whole.k, split, rank), cut(whole.v, split, rank), cut(whole.dout, split, rank), {}, {},
-                   {}, {}, {}};
+         Tensors t{cut(whole.q, split, rank),
+                   cut(whole.k, split, rank),
+                   cut(whole.v, split, rank),
+                   cut(whole.dout, split, rank),
+                   {},
+                   {},
+                   {},
+                   {},
+                   {}};
          make_room(t);
          const auto timed = [&](const auto& act) {
            world.everyone().barrier().wait();
@@ -103,9 +110,8 @@ Run run(const Problem& p, const ContextMethod& method, const Tensors& whole, boo
            act();
            return base::seconds(world.clock().now() - begun);
          };
-         const double forward = timed([&] {
-           model::context_attention(t.out, t.lse, t.q, t.k, t.v, p.options(), nullptr, world.everyone(), split, method);
-         });
+         const double forward =
+             timed([&] { model::context_attention(t.out, t.lse, t.q, t.k, t.v, p.options(), nullptr, world.everyone(), split, method); });
          const double backward = timed([&] {
            model::context_attention_backward(t.dq, t.dk, t.dv, t.dout, t.q, t.k, t.v, t.out, t.lse, p.options(), nullptr, world.everyone(),
                                              split, method);
@@ -139,7 +145,8 @@ void exactness(const ProofOptions& options, Findings& findings, base::Log& log) 
   for (const bool causal : {true, false})
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16})
       for (const int ranks : {1, 2, 3, 4, 8}) {
-        const Problem p{.ranks = ranks, .length = 240, .kv_heads = 4, .head_dim = 32, .causal = causal, .dtype = dtype, .seed = options.seed};
+        const Problem p{
+            .ranks = ranks, .length = 240, .kv_heads = 4, .head_dim = 32, .causal = causal, .dtype = dtype, .seed = options.seed};
         Tensors whole = whole_of(p);
         make_room(whole);
         kernels::attention(whole.out, whole.lse, whole.q, whole.k, whole.v, p.options());

@@ -25,8 +25,8 @@ struct LinkModel {
   double loss = 0;
   std::chrono::nanoseconds retransmit_after = std::chrono::milliseconds(200);
   // per_pair: each direction of each pair has the bandwidth to itself. per_nic: all links of a rank share its NIC, in and out separately; a
-  // message keeps both NICs busy for its bytes over the bandwidth of its pair, so links with a bandwidth of their own (inside a machine) load
-  // them by that.
+  // message keeps both NICs busy for its bytes over the bandwidth of its pair, so links with a bandwidth of their own (inside a machine)
+  // load them by that.
   Contention contention = Contention::per_pair;
   // Bandwidths of parallel planes (interfaces), which replace `bytes_per_s`; empty: there is one plane. Each plane has its own NICs, so
   // with per_nic all channels of a rank on one plane share that plane's port on the way out; the way in is not shared then.

@@ -51,8 +51,8 @@ struct KvCache {
 
 // The part of the sequences that this call covers. Passes state batch and length, because a block may see only some of the tokens.
 struct Slice {
-  int64_t begin = 0;                      // global position of the first token
-  int64_t batch = 0, length = 0;          // 0: as the tensors say
+  int64_t begin = 0;                       // global position of the first token
+  int64_t batch = 0, length = 0;           // 0: as the tensors say
   const ContextLayout* context = nullptr;  // context parallelism: which positions this rank holds; null: all
 };
 

@@ -39,8 +39,7 @@ std::string to_json(const Plan& plan) {
   if (plan.micro_batches > 0) json["micro_batches"] = plan.micro_batches;
   if (plan.zero > 0) json["zero"] = plan.zero;
   const bool along_cp = std::any_of(plan.mesh.axes.begin(), plan.mesh.axes.end(), [](const mesh::Axis& axis) { return axis.name == "cp"; });
-  if (along_cp || plan.context != ContextRule{})
-    json["context"] = {{"form", context_form(plan)}, {"balanced", plan.context.balanced}};
+  if (along_cp || plan.context != ContextRule{}) json["context"] = {{"form", context_form(plan)}, {"balanced", plan.context.balanced}};
   if (!plan.stage_blocks.empty() || !plan.schedule.empty())
     json["pipeline"] = {{"schedule", plan.schedule}, {"stage_blocks", plan.stage_blocks}, {"rank_of_stage", plan.rank_of_stage}};
   if (plan.registers > 0) json["pipeline"]["registers"] = plan.registers;

@@ -15,8 +15,8 @@ namespace cairn::parallel {
 // How ranks along cp split a sequence (batch/context_batch.h) and see each other's keys.
 struct ContextRule {
   model::ContextMethod method = {};
-  bool balanced = true;  // each rank has a chunk from the front and its counterpart from the end: equal work under a causal mask
-  bool automatic = false;              // the method is still to be chosen (layout/settle_context.h)
+  bool balanced = true;    // each rank has a chunk from the front and its counterpart from the end: equal work under a causal mask
+  bool automatic = false;  // the method is still to be chosen (layout/settle_context.h)
   model::ContextMistakes mistakes = {};  // never in a plan file
   bool operator==(const ContextRule&) const = default;
 };

@@ -51,7 +51,7 @@ struct LayoutTraceOptions {
   bool tensors = true;  // false records losses and norms only, which is faster
   // Plants an error to be found: the gradient of this parameter is not summed over its copies; or kPlantedMerge.
   std::string plant;
-  std::string cache;    // the folder of tokenized data
+  std::string cache;                                     // the folder of tokenized data
   std::shared_ptr<const parallel::Plan> plan = nullptr;  // decides the layout (given_plan.h); null: the recipe's keys do
 };
 

@@ -312,7 +312,8 @@ TEST(ContextAttentionGroups, WorkBesideEachOther) {
   const ContextSplit split = zigzag(17, 2);
   harness::on_ranks(4, [&](comm::World& world) {
     comm::Group& group = world.group(world.rank() % 2 == 0 ? std::vector{2, 0} : std::vector{1, 3});
-    for (const ContextForm form : kForms) problem.expect(problem.run(group, split, form), split, group.rank(), to_string(form, group.size()));
+    for (const ContextForm form : kForms)
+      problem.expect(problem.run(group, split, form), split, group.rank(), to_string(form, group.size()));
   });
 }
 

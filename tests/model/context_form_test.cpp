@@ -65,7 +65,8 @@ TEST(ContextMethod, RefusesHeadsThatDoNotDivide) {
   };
   EXPECT_EQ(refused(ContextForm::ulysses, 4, 8), "no error");
   EXPECT_EQ(refused(ContextForm::token_ring, 5, 7), "no error");
-  EXPECT_NE(refused(ContextForm::ulysses, 4, 6).find("6 heads cannot be divided over 4 ranks: use \"ulysses:2,ring:2\""), std::string::npos);
+  EXPECT_NE(refused(ContextForm::ulysses, 4, 6).find("6 heads cannot be divided over 4 ranks: use \"ulysses:2,ring:2\""),
+            std::string::npos);
   EXPECT_NE(refused(ContextForm::ulysses, 3, 4).find("use ring"), std::string::npos);
   EXPECT_NE(refused({ContextForm::ring, 4}, 8, 6).find("use \"ulysses:2,ring:4\""), std::string::npos);
 }
@@ -161,8 +162,7 @@ struct Case {
         act();
         return base::seconds(world.clock().now() - begun);
       };
-      const double forward =
-          timed([&] { context_attention(out, lse, q, k, k, {}, nullptr, world.everyone(), split(), method); });
+      const double forward = timed([&] { context_attention(out, lse, q, k, k, {}, nullptr, world.everyone(), split(), method); });
       const double backward =
           timed([&] { context_attention_backward(dq, dk, dv, q, q, k, k, out, lse, {}, nullptr, world.everyone(), split(), method); });
       const std::lock_guard guard(lock);

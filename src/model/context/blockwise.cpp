@@ -74,7 +74,10 @@ void unpack_keys(const at::Tensor& both, const at::Tensor& k, const at::Tensor& 
 }
 
 ContextForward::ContextForward(const at::Tensor& q, ContextQueries queries)
-    : q_(kernels::widened(q)), queries_(std::move(queries)), partials_(queries_.segments.size()), skip_merge_(queries_.mistakes.skip_merge) {}
+    : q_(kernels::widened(q)),
+      queries_(std::move(queries)),
+      partials_(queries_.segments.size()),
+      skip_merge_(queries_.mistakes.skip_merge) {}
 
 void ContextForward::add(const KeyBlock& block, const std::function<void()>& between) {
   const at::Tensor both = kernels::widened(block.both);
@@ -163,9 +166,7 @@ void ContextBackward::add_partial(mesh::Interval positions, const at::Tensor& dq
 
 void ContextBackward::finish(const at::Tensor& dq) const { dq.copy_(dq_); }
 
-at::Tensor row_sums(const at::Tensor& dout, const at::Tensor& out) {
-  return (kernels::widened(dout) * kernels::widened(out)).sum(-1);
-}
+at::Tensor row_sums(const at::Tensor& dout, const at::Tensor& out) { return (kernels::widened(dout) * kernels::widened(out)).sum(-1); }
 
 // w = dout / max|dout| keeps the squares from underflow: then dout . (w delta / (max|dout| w . w)) = delta.
 at::Tensor stand_in_for_out(const at::Tensor& dout, const at::Tensor& row_sums) {

@@ -56,8 +56,8 @@ class ContextForward {
   bool skip_merge_ = false;  // of the next part
 };
 
-// delta = rowsum(dout out), [batch, positions, heads]: all that a gradient needs of `out`. A stand-in for `out` has these row sums with dout,
-// so that kernels compute the gradient without it; finite for every dout.
+// delta = rowsum(dout out), [batch, positions, heads]: all that a gradient needs of `out`. A stand-in for `out` has these row sums with
+// dout, so that kernels compute the gradient without it; finite for every dout.
 at::Tensor row_sums(const at::Tensor& dout, const at::Tensor& out);
 at::Tensor stand_in_for_out(const at::Tensor& dout, const at::Tensor& row_sums);
 

@@ -79,7 +79,9 @@ std::vector<ContextMethod> all_methods(int64_t ranks) {
 
 ContextSeconds predict_context(const ContextSizes& sizes, const kernels::AttentionOptions& options, const ContextSplit& split,
                                const ContextMethod& method, const ContextLinks& links) {
-  const auto of = [&](bool backward) { return makespan(context_tasks(sizes, options, split, method, backward), split.pieces.size(), links); };
+  const auto of = [&](bool backward) {
+    return makespan(context_tasks(sizes, options, split, method, backward), split.pieces.size(), links);
+  };
   return {of(false), of(true)};
 }
 
@@ -105,9 +107,8 @@ ContextChoices choose_context(const ContextSizes& sizes, const kernels::Attentio
   std::stable_sort(choices.all.begin(), choices.all.end(),
                    [](const ContextChoice& a, const ContextChoice& b) { return a.seconds.total() < b.seconds.total() * (1 - 1e-9); });
   const ContextChoice& best = choices.all.front();
-  choices.why = fmt::format("{}: {:.3g} ms a layer, {}; links {}, {:.3g} Mbit/s", to_string(best.method, ranks),
-                            best.seconds.total() * 1e3, base::human_bytes(best.bytes), links.shared_card ? "share a card" : "per pair",
-                            links.bytes_per_s * 8e-6);
+  choices.why = fmt::format("{}: {:.3g} ms a layer, {}; links {}, {:.3g} Mbit/s", to_string(best.method, ranks), best.seconds.total() * 1e3,
+                            base::human_bytes(best.bytes), links.shared_card ? "share a card" : "per pair", links.bytes_per_s * 8e-6);
   std::string others;
   for (const ContextChoice& one : choices.all)
     if (!(one.method == best.method) && one.method.ulysses == 1)

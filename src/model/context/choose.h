@@ -10,9 +10,9 @@ namespace cairn::model {
 // The links among the ranks along cp, and how fast a rank computes, as prediction sees them.
 struct ContextLinks {
   double latency_s = 20e-6;
-  double bytes_per_s = 10e9;                                   // one direction of a pair, or of a rank's card
-  std::vector<std::vector<double>> bytes_per_s_matrix = {};    // [from][to], replaces bytes_per_s; empty: all pairs are equal
-  std::vector<std::vector<double>> latency_s_matrix = {};      // [from][to], replaces latency_s
+  double bytes_per_s = 10e9;                                 // one direction of a pair, or of a rank's card
+  std::vector<std::vector<double>> bytes_per_s_matrix = {};  // [from][to], replaces bytes_per_s; empty: all pairs are equal
+  std::vector<std::vector<double>> latency_s_matrix = {};    // [from][to], replaces latency_s
   bool shared_card = false;  // the links of a rank share its card, in and out separately; else every pair has its own
   double flops_per_s = 0;    // of attention on one rank; 0: computation takes no time
 };

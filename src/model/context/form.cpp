@@ -88,8 +88,7 @@ void check(const ContextMethod& method, int64_t ranks, int64_t heads) {
                      std::gcd(team, ranks));
   if (heads % team == 0) return;
   const int64_t nearest = std::gcd(heads, ranks);
-  if (nearest == 1)
-    base::fail_input("context.form = \"{}\": {} heads cannot be divided over {} ranks: use ring", text, heads, team);
+  if (nearest == 1) base::fail_input("context.form = \"{}\": {} heads cannot be divided over {} ranks: use ring", text, heads, team);
   base::fail_input("context.form = \"{}\": {} heads cannot be divided over {} ranks: use {}", text, heads, team,
                    nearest == ranks ? "ulysses" : fmt::format("\"ulysses:{},ring:{}\"", nearest, ranks / nearest));
 }

@@ -36,9 +36,9 @@ struct KeyPart {
 std::vector<KeyPart> key_parts(const ContextSplit& split, bool both_ways);
 std::vector<ContextRoute> context_routes(const ContextSplit& split, const KeyPart& part, const kernels::AttentionOptions& options);
 
-// What token_ring sends of one coordinate's queries, by distance against the order of coordinates (index 0 is not used): for each segment of
-// the queries, the positions that see some key at that distance (`seeing`), and those that some coordinate from there on needs (`carried`).
-// Empty where there are none; `last` is the greatest distance with any.
+// What token_ring sends of one coordinate's queries, by distance against the order of coordinates (index 0 is not used): for each segment
+// of the queries, the positions that see some key at that distance (`seeing`), and those that some coordinate from there on needs
+// (`carried`). Empty where there are none; `last` is the greatest distance with any.
 struct QueryRoute {
   std::vector<std::vector<mesh::Interval>> seeing, carried;
   int last = 0;

@@ -1,12 +1,12 @@
-// Ring attention, one way or both ways round. With n ranks there are n steps. At step s a rank processes the block that started s ranks behind it, sends that block to
-// the next rank and receives the next block meanwhile. A block is passed on only as far as some rank sees its keys (ContextRoute), so
-// contiguous splits and windows send less.
+// Ring attention, one way or both ways round. With n ranks there are n steps. At step s a rank processes the block that started s ranks
+// behind it, sends that block to the next rank and receives the next block meanwhile. A block is passed on only as far as some rank sees
+// its keys (ContextRoute), so contiguous splits and windows send less.
 //
 // Backward adds a second ring, one step behind: the gradient of a block starts at the first rank that sees it, each rank adds its own
 // contribution, and the last one sends it to the owner.
 //
-// Both ways: two such rings side by side, each with half of every block (KeyPart). Where an operation of both goes to the same peer, that of
-// the first ring comes first, on all ranks.
+// Both ways: two such rings side by side, each with half of every block (KeyPart). Where an operation of both goes to the same peer, that
+// of the first ring comes first, on all ranks.
 #include <algorithm>
 #include <deque>
 #include <optional>
@@ -44,9 +44,7 @@ class Ring {
   const ContextSplit& keys() const { return part_.keys; }
   int64_t rows(int owner) const { return held(part_.keys, owner); }
   // What this part has of the rows of this rank, along `dim`.
-  at::Tensor own(const at::Tensor& x, int64_t dim) const {
-    return x.narrow(dim, part_.first_rows[static_cast<size_t>(me())], rows(me()));
-  }
+  at::Tensor own(const at::Tensor& x, int64_t dim) const { return x.narrow(dim, part_.first_rows[static_cast<size_t>(me())], rows(me())); }
 
  private:
   int place(int distance) const { return ((me() + distance) % steps() + steps()) % steps(); }

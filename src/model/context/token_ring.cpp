@@ -1,20 +1,20 @@
 // TokenRing: keys and values stay where they are, and queries travel.
 //
 // With n ranks there are n steps. At step s a rank holds the queries of the coordinate s ahead of it: queries go from coordinate to
-// coordinate downwards, since under a causal mask the earlier ranks are those that later queries see. The partial output of a step (with its
-// log-sum-exp) goes straight back to the owner of the queries, upwards, the moment that it is computed: it waits for no other message. So
-// queries and outputs use opposite directions of the links, and where every pair of ranks has a link of its own, a step costs one message in
-// the place of the two (keys and values) of ring attention.
+// coordinate downwards, since under a causal mask the earlier ranks are those that later queries see. The partial output of a step (with
+// its log-sum-exp) goes straight back to the owner of the queries, upwards, the moment that it is computed: it waits for no other message.
+// So queries and outputs use opposite directions of the links, and where every pair of ranks has a link of its own, a step costs one
+// message in the place of the two (keys and values) of ring attention.
 //
 //   s = 0       own queries on own keys
 //   s = 1..n-1  pass the queries on | attend | send the part to its owner | merge what has arrived for one's own queries
 //
-// The half rule: in the zigzag split the front chunk of coordinate o sees no key of coordinates above o. A message carries only queries that
-// some rank from there on needs (QueryRoute), and an output only those that saw a key, so both are halves once the route has wrapped. The
-// same rule cuts messages for contiguous splits and for windows. All ranks compute the sizes from the split.
+// The half rule: in the zigzag split the front chunk of coordinate o sees no key of coordinates above o. A message carries only queries
+// that some rank from there on needs (QueryRoute), and an output only those that saw a key, so both are halves once the route has wrapped.
+// The same rule cuts messages for contiguous splits and for windows. All ranks compute the sizes from the split.
 //
-// Backward: (q, dout, lse, delta = rowsum(dout out)) take the same route; the gradients of keys and values stay at home, those of queries go
-// straight back, in fp32. Sums are in fp32 for half precision.
+// Backward: (q, dout, lse, delta = rowsum(dout out)) take the same route; the gradients of keys and values stay at home, those of queries
+// go straight back, in fp32. Sums are in fp32 for half precision.
 #include <algorithm>
 #include <deque>
 #include <optional>
@@ -82,7 +82,7 @@ struct QueryBlock {
     message = room.buffer();
   }
 
-  at::Tensor tensor(int64_t i) const { return tensors.select(2, i).transpose(0, 1); }                            // [batch, rows, heads, dim]
+  at::Tensor tensor(int64_t i) const { return tensors.select(2, i).transpose(0, 1); }                        // [batch, rows, heads, dim]
   at::Tensor statistic(int64_t i) const { return statistics.select(2, i).permute({1, 2, 0}).contiguous(); }  // [batch, heads, rows]
 };
 

@@ -3,8 +3,8 @@
 //
 //   gather      forward (n-1) sum (S_o + D_o); backward (n-1) sum (S_o + D_o + G_o)
 //   ring        forward sum last_o (S_o + D_o); backward sum (last_o (S_o + D_o) + (last_o - first_o + 1) G_o), where the coordinates that
-//               see keys of o are first_o to last_o steps from it along the ring. Where every coordinate sees every other's (zigzag without a
-//               window, or no causal mask) that is what gather sends; contiguous splits send half of it, short windows less.
+//               see keys of o are first_o to last_o steps from it along the ring. Where every coordinate sees every other's (zigzag without
+//               a window, or no causal mask) that is what gather sends; contiguous splits send half of it, short windows less.
 //   both ways   the same of each half of the blocks in its direction
 //   token_ring  forward: queries by the rows that travel each hop, outputs and log-sum-exps by the rows that saw a key; backward: queries,
 //               gradients of outputs and two numbers per head on the same hops, gradients of queries in at least 4 bytes
@@ -129,8 +129,7 @@ class Graph {
         int64_t pairs = 0;
         Tasks after;
         for (size_t p = 0; p < parts.size(); ++p) {
-          if (step < n_)
-            pairs += seen_pairs(options_, split_, c, parts[p].keys, static_cast<int>(at(c - parts[p].direction * step)));
+          if (step < n_) pairs += seen_pairs(options_, split_, c, parts[p].keys, static_cast<int>(at(c - parts[p].direction * step)));
           after = joined(joined(after, keys[p][at(c)]), joined(gradients[p][at(c)], home[p][at(c)]));
           home[p][at(c)].clear();
         }
@@ -171,7 +170,8 @@ class Graph {
       for (int c = 0; c < n_; ++c) {
         const QueryRoute& route = routes[at(c + step)];
         if (step + 1 > route.last) continue;
-        next[at(c - 1)] = {message(c, c - 1, carried(rows_of(route.carried[static_cast<size_t>(step) + 1])), joined(end_[at(c)], queries[at(c)]))};
+        next[at(c - 1)] = {
+            message(c, c - 1, carried(rows_of(route.carried[static_cast<size_t>(step) + 1])), joined(end_[at(c)], queries[at(c)]))};
       }
       for (int c = 0; c < n_; ++c) compute(c, seen_pairs(options_, split_, static_cast<int>(at(c + step)), split_, c), queries[at(c)]);
       for (int c = 0; c < n_ && step > 0; ++c) {
@@ -199,8 +199,9 @@ class Graph {
         const int64_t rows = held(split_, c), queries = heads[at(j)].queries, keys = heads[at(j)].keys;
         const int64_t statistics = backward_ ? 2 * sizes_.batch * rows * queries * wide_bytes() : 0;
         if (to == c) continue;
-        arrived[at(to)].push_back(message(c, to, elements(rows, (backward_ ? 2 : 1) * queries + 2 * keys) * sizes_.element_bytes +
-                                                     statistics + document_bytes(rows), end_[at(c)]));
+        arrived[at(to)].push_back(message(
+            c, to, elements(rows, (backward_ ? 2 : 1) * queries + 2 * keys) * sizes_.element_bytes + statistics + document_bytes(rows),
+            end_[at(c)]));
       }
     for (int c = 0; c < n_; ++c) end_[at(c)] = joined(end_[at(c)], arrived[at(c)]);
     const ContextSplit between = team_split(split_, team);

@@ -15,11 +15,11 @@ namespace cairn::model {
 // One call of context attention as a graph: what each rank computes, what is sent, and what each of these waits for. Made from the same
 // routes as the messages themselves, so its bytes are those that the ledger books. What context_bytes adds up and predict_context times.
 struct ContextTask {
-  int from = 0;                // the rank that computes, or sends
-  int to = -1;                 // the receiver; -1: this is computation
-  int64_t bytes = 0;           // of a message
-  double flops = 0;            // of a computation
-  std::vector<size_t> after;   // tasks that end before this one begins: earlier ones in the list
+  int from = 0;               // the rank that computes, or sends
+  int to = -1;                // the receiver; -1: this is computation
+  int64_t bytes = 0;          // of a message
+  double flops = 0;           // of a computation
+  std::vector<size_t> after;  // tasks that end before this one begins: earlier ones in the list
   bool is_message() const { return to >= 0; }
 };
 

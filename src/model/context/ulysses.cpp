@@ -1,6 +1,6 @@
-// Ulysses: the ranks of a team exchange heads for positions, so that each attends over all positions of the team with its part of the heads.
-// Where the team is the whole group, that is attention on one rank: keys in the order of the sequence, nothing to merge. Otherwise the teams
-// attend to each other in another form, each member with the member of the same number in the other teams.
+// Ulysses: the ranks of a team exchange heads for positions, so that each attends over all positions of the team with its part of the
+// heads. Where the team is the whole group, that is attention on one rank: keys in the order of the sequence, nothing to merge. Otherwise
+// the teams attend to each other in another form, each member with the member of the same number in the other teams.
 //
 //   forward   q, k, v    [batch, own positions, all heads] --all-to-all--> [batch, the team's positions, own heads];  out, lse back
 //   backward  q, k, v, dout, lse, delta the same way;  dq, dk, dv back
@@ -25,9 +25,9 @@ namespace {
 struct Teams {
   comm::Group& team;
   comm::Group& others;
-  ContextSplit split;                 // among teams
-  std::vector<int64_t> held;          // positions of each member of this team
-  int64_t positions = 0;              // of all of them
+  ContextSplit split;         // among teams
+  std::vector<int64_t> held;  // positions of each member of this team
+  int64_t positions = 0;      // of all of them
 
   static Teams of(const ContextCall& call, int64_t ulysses) {
     const int size = static_cast<int>(ulysses), me = call.group.rank(), first = me / size * size;
@@ -54,8 +54,8 @@ int64_t width_of(const std::vector<Exchanged>& all, size_t member) {
   return width;
 }
 
-// From own positions and all heads to the team's positions and own heads. Returns each tensor as [batch, positions, own heads, width], views
-// of one buffer of the dtype of the first.
+// From own positions and all heads to the team's positions and own heads. Returns each tensor as [batch, positions, own heads, width],
+// views of one buffer of the dtype of the first.
 std::vector<at::Tensor> to_heads(const std::vector<Exchanged>& all, const Teams& teams, comm::Label label) {
   const auto me = static_cast<size_t>(teams.team.rank());
   const int64_t batch = all[0].x.size(0), local = all[0].x.size(1), own = width_of(all, me);
@@ -73,9 +73,7 @@ std::vector<at::Tensor> to_heads(const std::vector<Exchanged>& all, const Teams&
     int64_t column = 0;
     for (const auto& [x, heads] : all) {
       const int64_t count = heads[j].length(), width = x.size(3);
-      part.narrow(2, column, count * width)
-          .view({local, batch, count, width})
-          .copy_(x.narrow(2, heads[j].begin, count).transpose(0, 1));
+      part.narrow(2, column, count * width).view({local, batch, count, width}).copy_(x.narrow(2, heads[j].begin, count).transpose(0, 1));
       column += count * width;
     }
   }
@@ -90,8 +88,8 @@ std::vector<at::Tensor> to_heads(const std::vector<Exchanged>& all, const Teams&
   return found;
 }
 
-// The way back: `mine` are [batch, the team's positions, own heads, width] of one dtype; `take` gets what each member made of one tensor for
-// this rank's positions, [batch, own positions, that member's heads, width].
+// The way back: `mine` are [batch, the team's positions, own heads, width] of one dtype; `take` gets what each member made of one tensor
+// for this rank's positions, [batch, own positions, that member's heads, width].
 template <typename Take>
 void to_positions(const std::vector<at::Tensor>& mine, const std::vector<std::vector<mesh::Interval>>& heads, int64_t local,
                   const Teams& teams, comm::Label label, const Take& take) {
@@ -209,10 +207,9 @@ void ulysses_forward(const at::Tensor& out, const at::Tensor& lse, const at::Ten
   context_attention(mixed, sums, here[0], k, v, call.queries.options, documents.defined() ? &documents : nullptr, teams.others, teams.split,
                     between(method, teams), call.queries.mistakes);
   const auto heads_of = [&](size_t member) { return table.queries[member]; };
-  to_positions({mixed}, {table.queries}, q.size(1), teams, {comm::Purpose::activation, "outputs of heads"},
-               [&](size_t, size_t member, const at::Tensor& part) {
-                 out.narrow(2, heads_of(member).begin, heads_of(member).length()).copy_(part);
-               });
+  to_positions(
+      {mixed}, {table.queries}, q.size(1), teams, {comm::Purpose::activation, "outputs of heads"},
+      [&](size_t, size_t member, const at::Tensor& part) { out.narrow(2, heads_of(member).begin, heads_of(member).length()).copy_(part); });
   to_positions({sums.transpose(1, 2).unsqueeze(3)}, {table.queries}, q.size(1), teams, {comm::Purpose::activation, "log-sum-exps of heads"},
                [&](size_t, size_t member, const at::Tensor& part) {
                  lse.narrow(1, heads_of(member).begin, heads_of(member).length()).copy_(part.squeeze(3).transpose(1, 2));

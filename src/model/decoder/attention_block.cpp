@@ -177,9 +177,8 @@ class AttentionBlock final : public Block {
     Heads d = parts_.q_norm ? Heads{at::empty_like(heads.q), at::empty_like(heads.k), into.v} : into;
     if (call.slice.context) {
       const ContextLayout& context = *call.slice.context;
-      context_attention_backward(d.q, d.k, d.v, dmixed, heads.q, heads.k, heads.v, mixed, lse,
-                                 options(call, context.split.length, {}, {}), places.pointer(), group_of(context, call), context.split,
-                                 context.method);
+      context_attention_backward(d.q, d.k, d.v, dmixed, heads.q, heads.k, heads.v, mixed, lse, options(call, context.split.length, {}, {}),
+                                 places.pointer(), group_of(context, call), context.split, context.method);
     } else {
       kernels::AttentionGradients found =
           kernels::attention_gradients({d.q, d.k, d.v}, dmixed, heads.q, heads.k, heads.v, mixed, lse,

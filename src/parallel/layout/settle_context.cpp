@@ -47,14 +47,13 @@ std::string settle_context(Plan& plan, const model::Model& model, const ContextB
   }
   const LocalHeads heads = local_heads(shape, tp, 0);
   const kernels::AttentionOptions options{.window = batch.length > shape.window ? shape.window : 0};
-  const model::ContextChoices choices =
-      model::choose_context({.batch = batch.sequences,
-                             .kv_heads = heads.keys,
-                             .head_dim = shape.head_dim,
-                             .element_bytes = batch.element_bytes,
-                             .documents = batch.documents,
-                             .heads = heads.queries},
-                            options, make_context_split(batch.length, cp, plan.context.balanced), links);
+  const model::ContextChoices choices = model::choose_context({.batch = batch.sequences,
+                                                               .kv_heads = heads.keys,
+                                                               .head_dim = shape.head_dim,
+                                                               .element_bytes = batch.element_bytes,
+                                                               .documents = batch.documents,
+                                                               .heads = heads.queries},
+                                                              options, make_context_split(batch.length, cp, plan.context.balanced), links);
   for (const model::ContextChoice& choice : choices.all) {
     const bool works = [&] {
       for (int rank = 0; rank < tp; ++rank) {

@@ -22,8 +22,8 @@ struct ContextBatch {
   int64_t element_bytes = 4;
 };
 
-// Fills in the method that `context.form = "auto"` leaves open, and returns why it was chosen; empty if it was given. Refuses what the model
-// or the length does not allow, and names what does. Does nothing without cp.
+// Fills in the method that `context.form = "auto"` leaves open, and returns why it was chosen; empty if it was given. Refuses what the
+// model or the length does not allow, and names what does. Does nothing without cp.
 std::string settle_context(Plan& plan, const model::Model& model, const ContextBatch& batch, const model::ContextLinks& links);
 
 // The links among these world ranks as their transport knows them. `flops_per_s`: of attention on one rank.

@@ -39,12 +39,11 @@ void make_store(Job& job, comm::World& world, const std::vector<bool>& trained, 
                                                                                                 .plan = job.config.plan,
                                                                                                 .whole_parameters = rules.whole_parameters,
                                                                                                 .min_unit_elements = min_unit_elements});
-  job.state_map =
-      std::make_unique<parallel::StateMap>(parallel::StateMap::Parts{.model = model,
-                                                                     .plan = job.config.plan,
-                                                                     .ranks = job.engine.step_group->ranks(),
-                                                                     .whole_parameters = rules.whole_parameters,
-                                                                     .min_unit_elements = min_unit_elements});
+  job.state_map = std::make_unique<parallel::StateMap>(parallel::StateMap::Parts{.model = model,
+                                                                                 .plan = job.config.plan,
+                                                                                 .ranks = job.engine.step_group->ranks(),
+                                                                                 .whole_parameters = rules.whole_parameters,
+                                                                                 .min_unit_elements = min_unit_elements});
 }
 
 // What sync and optimizer work on: the trained pieces that this rank keeps, in one order.
@@ -58,7 +57,8 @@ void list_trained(Engine& engine, const std::vector<bool>& trained) {
     if (const model::Parameter& one = engine.model->parameters()[i]; trained[i]) engine.trained.full.push_back({one.name, one.elements()});
 }
 
-// Assumed where `context.form = "auto"` predicts: what attention reaches on one rank. Only whether transfers hide behind it depends on this.
+// Assumed where `context.form = "auto"` predicts: what attention reaches on one rank. Only whether transfers hide behind it depends on
+// this.
 constexpr double kAttentionFlopsCpu = 20e9, kAttentionFlopsGpu = 200e12;
 
 // All ranks look at the links of the first group along cp, so that all choose alike.
@@ -70,9 +70,9 @@ void settle_context(Job& job, comm::World& world, bool on_gpu) {
                                      .length = job.data.length,
                                      .documents = data::separates_documents(s.data.packing),
                                      .element_bytes = parallel::compute_bytes(plan)};
-  const std::string why = parallel::settle_context(
-      plan, *job.engine.model, batch,
-      parallel::context_links(world, plan.mesh.peers(0, "cp"), on_gpu ? kAttentionFlopsGpu : kAttentionFlopsCpu));
+  const std::string why =
+      parallel::settle_context(plan, *job.engine.model, batch,
+                               parallel::context_links(world, plan.mesh.peers(0, "cp"), on_gpu ? kAttentionFlopsGpu : kAttentionFlopsCpu));
   job.engine.context = plan.context;
   if (!why.empty() && world.rank() == 0) world.log().info("context.form = auto: {}", why);
 }

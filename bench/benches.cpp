@@ -6,6 +6,7 @@ namespace cairn::study {
 std::vector<BenchRow> bench_chaos(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_codecs(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_collectives(const BenchOptions&, base::Log&);
+std::vector<BenchRow> bench_context(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_fp8(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_generate(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_gpu(const BenchOptions&, base::Log&);
@@ -29,6 +30,9 @@ const std::vector<Bench>& benches() {
       {"codecs", "Codecs on one core against a copy of the same floats: encode, decode, decode and add, GB/s of floats.", bench_codecs},
       {"collectives", "Ranks of one machine against Open MPI and torch.distributed/Gloo: four collectives, 4 KB to 64 MB, 2 and 4 ranks.",
        bench_collectives},
+      {"context",
+       "Attention along cp, forward and backward, against zigzag ring attention in plain PyTorch (Gloo), 2 and 4 ranks: ms, bytes.",
+       bench_context},
       {"fp8", "fp8 linear layers against bf16 on the same text (--data FILE): held-out loss, beside what seeds make of it.", bench_fp8},
       {"generate", "Greedy decoding on this CPU against llama.cpp and transformers, same fp32 weights and threads: tokens/s at 1M and 12M.",
        bench_generate},
@@ -55,7 +59,8 @@ const std::vector<Bench>& benches() {
        "Placements that are inferred against those that people write, for 7 families on 6 meshes: bytes of a pass forward and back.",
        bench_placements},
       {"snapshot",
-       "Saving and restoring a sharded state on 2 and 4 ranks against torch.distributed.checkpoint (FSDP2, Gloo): stall, flush, cold restore.",
+       "Saving and restoring a sharded state on 2 and 4 ranks against torch.distributed.checkpoint (FSDP2, Gloo): stall, flush, cold "
+       "restore.",
        bench_snapshot},
       {"tokenizer", "Encoding on one thread against the PyPI package `tokenizers`: three patterns, MB/s; --data FILE for another text.",
        bench_tokenizer},

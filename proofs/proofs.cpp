@@ -40,6 +40,7 @@ void prove_streambp(const ProofOptions&, Findings&, base::Log&);
 void prove_streambp_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_universal_checkpointing(const ProofOptions&, Findings&, base::Log&);
 void prove_zeco(const ProofOptions&, Findings&, base::Log&);
+void prove_tokenring(const ProofOptions&, Findings&, base::Log&);
 
 const std::vector<Proof>& proofs() {
   static const std::vector<Proof> list{
@@ -83,6 +84,7 @@ const std::vector<Proof>& proofs() {
        prove_streambp, prove_streambp_on_gpu},
       {"universal-checkpointing", "Saved in whatever layout a run trains in, resumed in any other: bitwise the same state, few bytes.",
        prove_universal_checkpointing},
+      {"tokenring", "Exact attention over sequences split across ranks: queries go one way, outputs return the other.", prove_tokenring},
       {"zeco", "Linear attention on sequences cut over any number of ranks: each sends one state, behind work that needs none.",
        prove_zeco}};
   return list;

@@ -10,6 +10,7 @@ struct LinkFacts {
   double bytes_per_s = 10e9;                                         // of one rank, each direction
   double incast_penalty = 0.02;  // incast: fraction of the wire time added for each further peer that sends to a rank at once
   double ranks_per_core = 1;     // above 1 the overheads of ranks on one core add up
+  bool shared_card = false;      // the links of a rank share bytes_per_s; else each pair has it to itself
 
   bool operator==(const LinkFacts&) const = default;
 };

@@ -47,8 +47,6 @@ double bandwidth_of(const LinkModel& model, int from, int to) {
 void check_bandwidths(const LinkModel& model, int ranks) {
   const auto& matrix = model.bytes_per_s_matrix;
   if (matrix.empty()) return;
-  if (model.contention == LinkModel::Contention::per_nic)
-    base::fail_input("link.bytes_per_s_matrix with contention = per_nic: a matrix needs a bandwidth per pair. Use contention = per_pair");
   if (static_cast<int>(matrix.size()) != ranks) base::fail_input("link.bytes_per_s_matrix has {} rows for {} ranks", matrix.size(), ranks);
   for (const auto& row : matrix) {
     if (static_cast<int>(row.size()) != ranks) base::fail_input("link.bytes_per_s_matrix has a row of {} for {} ranks", row.size(), ranks);
@@ -111,6 +109,7 @@ LinkFacts facts_of(const LinkModel& model, const std::vector<int>& ranks) {
     for (size_t i = 0; i < ranks.size(); ++i) latency = std::max(latency, model.latency_matrix[ranks[i]][ranks[(i + 1) % ranks.size()]]);
   }
   facts.latency = whole(static_cast<double>(latency.count()) * (1 + model.jitter / 2));
+  facts.shared_card = model.contention == LinkModel::Contention::per_nic;
   facts.bytes_per_s = model.planes.empty() ? model.bytes_per_s : std::accumulate(model.planes.begin(), model.planes.end(), 0.0);
   for (size_t i = 0; i < ranks.size() && !model.bytes_per_s_matrix.empty(); ++i) {
     const double next = bandwidth_of(model, ranks[i], ranks[(i + 1) % ranks.size()]);
@@ -156,10 +155,10 @@ Shaper::Transit Shaper::send(int from, int to, int64_t bytes, Nanoseconds now, i
   return passage;
 }
 
-Nanoseconds Shaper::receive(int to, int64_t bytes, Nanoseconds arrives) {
+Nanoseconds Shaper::receive(int from, int to, int64_t bytes, Nanoseconds arrives) {
   if (model_.contention == LinkModel::Contention::per_pair || !model_.planes.empty()) return arrives;
   Rank& card = ranks_[to];
-  const Nanoseconds needs = wire_time(bytes, model_.bytes_per_s, card.slowdown);
+  const Nanoseconds needs = wire_time(bytes, bandwidth_of(model_, from, to), card.slowdown);
   card.in_free = std::max(card.in_free + needs, arrives);
   return card.in_free;
 }

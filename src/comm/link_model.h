@@ -24,7 +24,9 @@ struct LinkModel {
   // packets reveal the gap, else after retransmit_after, doubled each time; later data of that link waits for it.
   double loss = 0;
   std::chrono::nanoseconds retransmit_after = std::chrono::milliseconds(200);
-  // per_pair: each direction of each pair has the bandwidth to itself. per_nic: all links of a rank share its NIC, in and out separately.
+  // per_pair: each direction of each pair has the bandwidth to itself. per_nic: all links of a rank share its NIC, in and out separately; a
+  // message keeps both NICs busy for its bytes over the bandwidth of its pair, so links with a bandwidth of their own (inside a machine)
+  // load them by that.
   Contention contention = Contention::per_pair;
   // Bandwidths of parallel planes (interfaces), which replace `bytes_per_s`; empty: there is one plane. Each plane has its own NICs, so
   // with per_nic all channels of a rank on one plane share that plane's port on the way out; the way in is not shared then.
@@ -64,7 +66,7 @@ class Shaper {
   // Of one plane, now; 0: nothing passes.
   double bytes_per_s(int from, int to, std::chrono::nanoseconds now, int plane) const;
   // When the receiver's NIC is done with a message: later than `arrives` if the NIC is shared and busy.
-  std::chrono::nanoseconds receive(int to, int64_t bytes, std::chrono::nanoseconds arrives);
+  std::chrono::nanoseconds receive(int from, int to, int64_t bytes, std::chrono::nanoseconds arrives);
 
   // A lower bound on the time from send to arrival.
   std::chrono::nanoseconds least_latency() const { return least_latency_; }

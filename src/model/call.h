@@ -10,7 +10,6 @@
 #include "mesh/axes.h"
 #include "mesh/gradients.h"
 #include "mesh/placement.h"
-#include "model/context/linear_form.h"
 #include "model/pass_options.h"
 
 namespace cairn::comm {
@@ -19,7 +18,7 @@ class Group;
 
 namespace cairn::model {
 
-struct ContextSplit;
+struct ContextLayout;
 struct SlicedHeads;
 
 // The values of a model's parameters for one call. The pass decides which values these are: live, averaged, perturbed, gathered from other
@@ -69,12 +68,9 @@ struct KvCache {
 
 // The part of the sequences that this call covers. Passes state batch and length, because a block may see only some of the tokens.
 struct Slice {
-  int64_t begin = 0;                      // global position of the first token
-  int64_t batch = 0, length = 0;          // 0: as the tensors say
-  const ContextSplit* context = nullptr;  // context parallelism: which positions this rank holds; null: all
-  bool ring = true;                       // context parallelism: keys go round a ring; false: they are all-gathered
-  LinearForm linear = LinearForm::zeco;   // context parallelism: how states of linear attention are handed on
-  int64_t scan_blocks = 0;                // zeco: pipelined blocks of a state; 0: by the links
+  int64_t begin = 0;                       // global position of the first token
+  int64_t batch = 0, length = 0;           // 0: as the tensors say
+  const ContextLayout* context = nullptr;  // context parallelism: which positions this rank holds; null: all
 };
 
 // Which gradients this call is for.

@@ -169,7 +169,10 @@ base::Schema<ContextOptions> context_schema() {
   using O = ContextOptions;
   return {"context",
           "How ranks along cp see each other's keys.",
-          {{"form", &O::form, "Keys and values go round in a ring, or are gathered (gather).", kContextFormNames},
+          {{"form", &O::form,
+            "ring: keys and values go round. ring_both_ways: half of them in either direction. gather: they are gathered. ulysses: heads "
+            "are exchanged for positions. token_ring: queries go round, and outputs return in the other direction. Products: "
+            "\"ulysses:2,ring:4\". auto: what is fastest on these links, by prediction."},
            {"balanced", &O::balanced,
             "Each rank takes a chunk from the front of the sequence and its counterpart from the end, so that all have the same work."},
            {"plan", &O::plan,

@@ -76,9 +76,9 @@ using PlaceOptions = std::map<std::string, std::string>;
 inline constexpr const char* kPlaceTable = "plan.place";
 base::Section place_section();
 
-// context.*: how ranks along cp work together.
+// context.*: how ranks along cp work together. form: a model::ContextMethod, or kAutomaticContext.
 struct ContextOptions {
-  model::ContextForm form = model::ContextForm::ring;
+  std::string form = "ring";
   bool balanced = true;
   ContextPlan plan = ContextPlan::fixed;
   int64_t tokens_per_rank = 0;

@@ -25,6 +25,10 @@ std::vector<int> step_group_of(const Plan& plan, int rank) {
   return ranks;
 }
 
+std::string context_form(const Plan& plan) {
+  return plan.context.automatic ? kAutomaticContext : model::to_string(plan.context.method, plan.mesh.extent("cp"));
+}
+
 std::string to_json(const Plan& plan) {
   base::OrderedJson axes = base::OrderedJson::object(), placements = base::OrderedJson::object();
   for (const mesh::Axis& axis : plan.mesh.axes) axes[axis.name] = axis.size;
@@ -35,8 +39,7 @@ std::string to_json(const Plan& plan) {
   if (plan.micro_batches > 0) json["micro_batches"] = plan.micro_batches;
   if (plan.zero > 0) json["zero"] = plan.zero;
   const bool along_cp = std::any_of(plan.mesh.axes.begin(), plan.mesh.axes.end(), [](const mesh::Axis& axis) { return axis.name == "cp"; });
-  if (along_cp || plan.context != ContextRule{})
-    json["context"] = {{"form", base::enum_name(kContextFormNames, plan.context.form)}, {"balanced", plan.context.balanced}};
+  if (along_cp || plan.context != ContextRule{}) json["context"] = {{"form", context_form(plan)}, {"balanced", plan.context.balanced}};
   if (plan.context.linear != ContextRule{}.linear) json["context"]["linear"] = base::enum_name(kLinearFormNames, plan.context.linear);
   if (plan.context.scan_blocks > 0) json["context"]["scan_blocks"] = plan.context.scan_blocks;
   if (!plan.stage_blocks.empty() || !plan.schedule.empty())

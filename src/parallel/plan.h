@@ -7,16 +7,20 @@
 
 #include "mesh/mesh.h"
 #include "mesh/placement.h"
+#include "model/context/form.h"
+#include "model/context/linear_form.h"
 #include "parallel/policies.h"
 
 namespace cairn::parallel {
 
 // How ranks along cp split a sequence (batch/context_batch.h) and see each other's keys.
 struct ContextRule {
-  model::ContextForm form = model::ContextForm::ring;
+  model::ContextMethod method = {};
   bool balanced = true;  // each rank has a chunk from the front and its counterpart from the end: equal work under a causal mask
   model::LinearForm linear = model::LinearForm::zeco;
-  int64_t scan_blocks = 0;  // of zeco; 0: by the links
+  int64_t scan_blocks = 0;               // of zeco; 0: by the links
+  bool automatic = false;                // the method is still to be chosen (layout/settle_context.h)
+  model::ContextMistakes mistakes = {};  // never in a plan file
   bool operator==(const ContextRule&) const = default;
 };
 
@@ -69,6 +73,9 @@ inline const std::vector<std::string> kSampleAxes{"island", "dp", "shard", "ep"}
 
 // The placement of a parameter; replicated where the plan says nothing.
 mesh::Placement placement_of(const Plan& plan, const std::string& parameter);
+
+// context.form as recipes and plan files have it.
+std::string context_form(const Plan& plan);
 
 // Bytes of an element in the precision that passes compute in.
 int64_t compute_bytes(const Plan& plan);

@@ -1,15 +1,13 @@
 // The recipe words that this room acts on, as enums with their spelling.
 #pragma once
 #include "base/enum_names.h"
-#include "model/context/attention.h"
 #include "model/context/linear_form.h"
 #include "model/pass_options.h"
 
 namespace cairn::parallel {
 
-// context.form: how the ranks along cp see each other's keys and values (model/context/attention.h has the two forms).
-inline constexpr base::EnumName<model::ContextForm> kContextFormNames[] = {{model::ContextForm::ring, "ring"},
-                                                                           {model::ContextForm::gather, "gather"}};
+// context.form where the trainer is to choose (layout/settle_context.h).
+inline constexpr const char* kAutomaticContext = "auto";
 
 // context.plan: who decides how many ranks work on a sequence.
 //   fixed      the mesh: mesh.cp, for every sequence
@@ -18,6 +16,7 @@ inline constexpr base::EnumName<model::ContextForm> kContextFormNames[] = {{mode
 enum class ContextPlan { fixed, bytescale, flexsp };
 inline constexpr base::EnumName<ContextPlan> kContextPlanNames[] = {
     {ContextPlan::fixed, "fixed"}, {ContextPlan::bytescale, "bytescale"}, {ContextPlan::flexsp, "flexsp"}};
+
 // context.linear: how the ranks along cp hand on states of linear attention.
 inline constexpr base::EnumName<model::LinearForm> kLinearFormNames[] = {
     {model::LinearForm::zeco, "zeco"}, {model::LinearForm::lasp1, "lasp1"}, {model::LinearForm::lasp2, "lasp2"}};

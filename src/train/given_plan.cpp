@@ -70,7 +70,7 @@ void use_layout_of(const parallel::Plan& given, base::Recipe& recipe, int ranks)
   set_section(recipe, parallel::mesh_schema(), mesh, {"dp", "shard", "pp", "cp", "tp", "ep", "island"});
   set_section(recipe, parallel::memory_schema(), {.zero = given.zero}, {"zero"});
   set_section(recipe, parallel::context_schema(),
-              {.form = given.context.form,
+              {.form = parallel::context_form(given),
                .balanced = given.context.balanced,
                .linear = given.context.linear,
                .scan_blocks = given.context.scan_blocks},

@@ -109,7 +109,13 @@ LayoutTrace trace_layout(comm::World& world, base::Recipe recipe, const LayoutTr
   start.cache = options.cache;
   start.plan = options.plan;
   const std::unique_ptr<Job> job = build(world, std::move(recipe), start, {});
-  if (!options.plant.empty()) {
+  if (options.plant == kPlantedMerge) {
+    const parallel::ContextRule& rule = job->engine.context;
+    if (job->config.plan.mesh.extent("cp") == 1 || rule.method == model::ContextForm::gather || rule.method == model::ContextForm::ulysses)
+      base::fail_input("--plant {}: this layout merges no partial results of attention: use mesh.cp above 1 with context.form = ring",
+                       kPlantedMerge);
+    job->engine.context.mistakes.skip_merge = true;
+  } else if (!options.plant.empty()) {
     int64_t found = job->engine.store->reducer().skip_copy_reduction(options.plant) ? 1 : 0;
     world.everyone().all_reduce({&found, 1, comm::Dtype::i64}, comm::Reduce::sum, {comm::Purpose::control, "plant"}).wait_host();
     if (found == 0)

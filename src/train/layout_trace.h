@@ -43,11 +43,15 @@ struct LayoutTrace {
   int64_t elements = 0;                 // parameters of the whole model
 };
 
+// LayoutTraceOptions::plant: ring forms of context attention drop a partial result that they should merge.
+inline constexpr const char* kPlantedMerge = "context.merge";
+
 struct LayoutTraceOptions {
   int64_t steps = 1;
   bool tensors = true;  // false records losses and norms only, which is faster
-  std::string plant;    // plants an error to be found: the gradient of this parameter is not summed over its copies
-  std::string cache;    // the folder of tokenized data
+  // Plants an error to be found: the gradient of this parameter is not summed over its copies; or kPlantedMerge.
+  std::string plant;
+  std::string cache;                                     // the folder of tokenized data
   std::shared_ptr<const parallel::Plan> plan = nullptr;  // decides the layout (given_plan.h); null: the recipe's keys do
 };
 

@@ -13,6 +13,7 @@
 #include "parallel/activations/recompute.h"
 #include "parallel/layout/make_plan.h"
 #include "parallel/layout/model_shard.h"
+#include "parallel/layout/settle_context.h"
 #include "snapshot/pretrained.h"
 #include "train/build/check_settings.h"
 #include "train/build/make_plan.h"
@@ -127,6 +128,12 @@ Planned planned(base::Recipe recipe, int ranks, const parallel::Plan* given, boo
              .length_varies = needs.pairs,
              .documents = data::separates_documents(s.data.packing)};
   parallel::fit_to_model(p.plan, *p.task.model, s.layout.pipeline, p.batch.length, s.layout.place);
+  p.context_reason = parallel::settle_context(p.plan, *p.task.model,
+                                              {.sequences = p.plan.micro_batch * p.batch.rows,
+                                               .length = p.batch.length,
+                                               .documents = p.batch.documents,
+                                               .element_bytes = parallel::compute_bytes(p.plan)},
+                                              {});
   check_placements(s, *p.task.model, p.plan);
   p.rules = step_rules(s, *p.task.model, p.plan, p.batch.length, on_gpu);
   if (step_method(s).needs.pairs) p.task.objective = model::make_dpo(s.step_options<model::DpoOptions>());

@@ -18,6 +18,7 @@ struct Planned {
   parallel::Plan plan;  // placed
   planner::StepBatch batch;
   planner::StepRules rules;
+  std::string context_reason = {};  // why context.form = auto chose as it did; empty: the form was given
 };
 
 // `given`: a plan that decides the layout (given_plan.h); null: the recipe's keys decide it.

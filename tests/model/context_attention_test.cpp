@@ -95,7 +95,7 @@ struct Problem {
   }
 
   // What a coordinate computes of it.
-  Tensors run(comm::Group& group, const ContextSplit& split, ContextForm form, bool backward = true) const {
+  Tensors run(comm::Group& group, const ContextSplit& split, const ContextMethod& form, bool backward = true) const {
     const at::Tensor held = positions(split, group.rank());
     Tensors t = with_rooms(qkv.index_select(1, held), shape.heads, shape.kv_heads);
     t.dout = whole.dout.index_select(1, held);
@@ -180,22 +180,31 @@ std::map<std::string, ContextSplit> all_splits(int64_t length, int parts) {
           {"dealt", dealt(length, parts)}};
 }
 
-constexpr std::array kForms{ContextForm::gather, ContextForm::ring};
+constexpr std::array kForms{ContextForm::gather, ContextForm::ring, ContextForm::ring_both_ways, ContextForm::token_ring};
 
-std::string name_of(ContextForm form) { return form == ContextForm::gather ? "gather" : "ring"; }
+// The forms, and where heads divide, ulysses and its products.
+std::vector<ContextMethod> methods_for(int ranks, int64_t heads) {
+  std::vector<ContextMethod> methods(kForms.begin(), kForms.end());
+  if (heads % ranks == 0) methods.emplace_back(ContextForm::ulysses);
+  for (int team = 2; team < ranks; ++team)
+    if (ranks % team == 0 && heads % team == 0)
+      for (const ContextForm form : kForms) methods.emplace_back(form, team);
+  return methods;
+}
 
 void expect_as_whole(int ranks, const Problem& problem, const std::map<std::string, ContextSplit>& splits, harness::On on = {}) {
   harness::on_ranks(ranks, {.on = on}, [&](comm::World& world) {
     for (const auto& [name, split] : splits) {
-      std::vector<Tensors> both;
-      for (const ContextForm form : kForms) {
-        both.push_back(problem.run(world.everyone(), split, form));
-        problem.expect(both.back(), split, world.rank(), fmt::format("{} {} over {}", name, name_of(form), ranks));
+      std::vector<Tensors> all;
+      for (const ContextMethod& form : methods_for(ranks, problem.shape.heads)) {
+        all.push_back(problem.run(world.everyone(), split, form));
+        problem.expect(all.back(), split, world.rank(), fmt::format("{} {} over {}", name, to_string(form, ranks), ranks));
       }
-      for (const auto member : {&Tensors::out, &Tensors::lse, &Tensors::dq, &Tensors::dk, &Tensors::dv}) {
-        const double tolerance = Problem::tolerance((both[0].*member).scalar_type());
-        EXPECT_TRUE(at::allclose(both[0].*member, both[1].*member, tolerance, tolerance)) << name << ": the two forms differ";
-      }
+      for (const auto member : {&Tensors::out, &Tensors::lse, &Tensors::dq, &Tensors::dk, &Tensors::dv})
+        for (const Tensors& one : all) {
+          const double tolerance = Problem::tolerance((all[0].*member).scalar_type());
+          EXPECT_TRUE(at::allclose(all[0].*member, one.*member, tolerance, tolerance)) << name << ": two forms differ";
+        }
     }
   });
 }
@@ -241,8 +250,8 @@ TEST_P(ContextAttention, SendsTheBytesThatTheHeaderSays) {
         sent[what] += total.bytes - std::exchange(before, total.bytes);
       };
       for (const auto& [name, split] : all_splits(shape.length, n))
-        for (const ContextForm form : kForms) {
-          const std::string what = fmt::format("{} {} over {}, window {}", name, name_of(form), n, masks.window);
+        for (const ContextMethod& form : methods_for(n, shape.heads)) {
+          const std::string what = fmt::format("{} {} over {}, window {}", name, to_string(form, n), n, masks.window);
           problem.run(world.everyone(), split, form, /*backward=*/false);
           note(what);
           problem.run(world.everyone(), split, form);
@@ -251,10 +260,10 @@ TEST_P(ContextAttention, SendsTheBytesThatTheHeaderSays) {
     };
     harness::on_ranks(n, everything);
     for (const auto& [name, split] : all_splits(shape.length, n))
-      for (const ContextForm form : kForms) {
-        const std::string what = fmt::format("{} {} over {}, window {}", name, name_of(form), n, masks.window);
+      for (const ContextMethod& form : methods_for(n, shape.heads)) {
+        const std::string what = fmt::format("{} {} over {}, window {}", name, to_string(form, n), n, masks.window);
         const ContextBytes bytes =
-            context_bytes({shape.batch, shape.kv_heads, shape.head_dim, 2, masks.documents}, options_of(masks), split, form);
+            context_bytes({shape.batch, shape.kv_heads, shape.head_dim, 2, masks.documents, shape.heads}, options_of(masks), split, form);
         expected[what] = bytes.forward;
         expected[what + ", with backward"] = bytes.forward + bytes.backward;
       }
@@ -262,14 +271,14 @@ TEST_P(ContextAttention, SendsTheBytesThatTheHeaderSays) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, ContextAttention, testing::Values(1, 2, 3, 4, 5));
+INSTANTIATE_TEST_SUITE_P(Ranks, ContextAttention, testing::Values(1, 2, 3, 4, 5, 8));
 
 TEST(ContextAttentionBytes, FollowTheFormulas) {
   const int64_t n = 4, length = 64, whole = 2 * 2 * length * 3 * 5 * 2, documents = 2 * length * 8;  // keys and values in bf16
   const ContextSizes sizes{.batch = 2, .kv_heads = 3, .head_dim = 5, .element_bytes = 2};
   ContextSizes with_documents = sizes;
   with_documents.documents = true;
-  for (const ContextForm form : kForms) {
+  for (const ContextForm form : {ContextForm::gather, ContextForm::ring}) {
     const ContextBytes all{(n - 1) * whole, (n - 1) * 3 * whole};
     EXPECT_EQ(context_bytes(sizes, {}, zigzag(length, n), form), all);
     EXPECT_EQ(context_bytes(sizes, {.causal = false}, contiguous(length, n), form), all);
@@ -284,10 +293,10 @@ TEST(ContextAttentionBytes, FollowTheFormulas) {
 
 TEST(ContextAttentionBytes, AreSharedByTheRanksOfAnEvenSplit) {
   const Problem problem({.length = 32}, {});
-  for (const ContextForm form : kForms) {
+  for (const ContextForm form : {ContextForm::gather, ContextForm::ring}) {
     const harness::Run run = harness::on_ranks(4, [&](comm::World& world) { problem.run(world.everyone(), zigzag(32, 4), form, false); });
     for (int rank = 0; rank < 4; ++rank)
-      EXPECT_EQ(run.ledger.bytes_sent(rank, comm::Purpose::activation), 3 * (2 * 2 * 8 * 2 * 6 * 8)) << name_of(form);
+      EXPECT_EQ(run.ledger.bytes_sent(rank, comm::Purpose::activation), 3 * (2 * 2 * 8 * 2 * 6 * 8)) << to_string(form, 4);
   }
 }
 
@@ -303,7 +312,8 @@ TEST(ContextAttentionGroups, WorkBesideEachOther) {
   const ContextSplit split = zigzag(17, 2);
   harness::on_ranks(4, [&](comm::World& world) {
     comm::Group& group = world.group(world.rank() % 2 == 0 ? std::vector{2, 0} : std::vector{1, 3});
-    for (const ContextForm form : kForms) problem.expect(problem.run(group, split, form), split, group.rank(), name_of(form));
+    for (const ContextForm form : kForms)
+      problem.expect(problem.run(group, split, form), split, group.rank(), to_string(form, group.size()));
   });
 }
 

@@ -88,7 +88,7 @@ TEST(PlanFiles, RefuseWhatIsNoPlan) {
            {R"({"mesh": {"dp": 2}, "zero": 4})", "zero = 4: must be a whole number from 0 to 3"},
            {R"({"mesh": {"dp": 2}, "zero": true})", "zero = true"},
            {R"({"mesh": {"dp": 2}, "precision": "fp8"})", "precision = \"fp8\": must be fp32 or bf16"},
-           {R"({"mesh": {"cp": 2}, "context": {"form": "star"}})", "context.form = \"star\": must be ring or gather"},
+           {R"({"mesh": {"cp": 2}, "context": {"form": "star"}})", "unknown context.form \"star\""},
            {R"({"mesh": {"cp": 2}, "context": {"balanced": 1}})", "context.balanced = 1: must be true or false"},
            {R"({"mesh": {"pp": 2}, "pipeline": {"stage_blocks": [1, 0], "rank_of_stage": [0, 1]}})", "pipeline.stage_blocks = 0"},
            {R"({"mesh": {"pp": 2}, "pipeline": {"stage_blocks": [1, 2, 3], "rank_of_stage": [0, 1]}})",

@@ -65,7 +65,16 @@ INSTANTIATE_TEST_SUITE_P(
                     LayoutCase{"hybrid", 4, {"mesh.shard=2"}}, LayoutCase{"more_ranks_than_samples", 8, {"memory.zero=3"}},
                     LayoutCase{"tp2", 2, {"mesh.tp=2"}}, LayoutCase{"tp4_shares_key_heads", 4, {"mesh.tp=4"}},
                     LayoutCase{"cp3", 3, {"mesh.cp=3"}}, LayoutCase{"cp2_gather", 2, {"mesh.cp=2", "context.form=gather"}},
-                    LayoutCase{"pp3", 3, {"mesh.pp=3"}}, LayoutCase{"gpipe", 2, {"mesh.pp=2", "pipeline.schedule=gpipe"}},
+                    LayoutCase{"cp5_both_ways", 5, {"mesh.cp=5", "context.form=ring_both_ways"}},
+                    LayoutCase{"cp2_token_ring", 2, {"mesh.cp=2", "context.form=token_ring"}},
+                    LayoutCase{"cp3_token_ring_uneven", 3, {"mesh.cp=3", "context.form=token_ring", "context.balanced=false"}},
+                    LayoutCase{"cp5_token_ring", 5, {"mesh.cp=5", "context.form=token_ring"}},
+                    LayoutCase{"cp2_tp2_token_ring_zero3", 4, {"mesh.cp=2", "mesh.tp=2", "context.form=token_ring", "memory.zero=3"}},
+                    LayoutCase{"cp4_ulysses", 4, {"mesh.cp=4", "context.form=ulysses"}},
+                    LayoutCase{"cp4_ulysses_ring", 4, {"mesh.cp=4", "context.form=ulysses:2,ring:2"}},
+                    LayoutCase{"cp4_ulysses_token_ring_island", 8, {"mesh.island=2", "mesh.cp=4", "context.form=ulysses:2,token_ring:2"}},
+                    LayoutCase{"cp3_auto", 3, {"mesh.cp=3", "context.form=auto"}}, LayoutCase{"pp3", 3, {"mesh.pp=3"}},
+                    LayoutCase{"gpipe", 2, {"mesh.pp=2", "pipeline.schedule=gpipe"}},
                     LayoutCase{"interleaved", 2, {"mesh.pp=2", "pipeline.schedule=interleaved", "pipeline.micro_batches=4"}},
                     LayoutCase{"zero_bubble", 3, {"mesh.pp=3", "pipeline.schedule=zb_h1"}},
                     LayoutCase{"zbv", 2, {"mesh.pp=2", "pipeline.schedule=zbv"}},
@@ -283,7 +292,9 @@ TEST(LayoutsOfWirings, WaitingForEverySumChangesNoBit) {
 TEST(LayoutsInBf16, StayAsCloseAsBf16Is) {
   const LayoutTrace one = recorded({"one", 1, {"train.precision=bf16"}});
   for (const LayoutCase& c : std::vector<LayoutCase>{{"zero3_tp", 4, {"train.precision=bf16", "mesh.tp=2", "memory.zero=3"}},
-                                                     {"pp_cp", 4, {"train.precision=bf16", "mesh.pp=2", "mesh.cp=2"}}}) {
+                                                     {"pp_cp", 4, {"train.precision=bf16", "mesh.pp=2", "mesh.cp=2"}},
+                                                     {"token_ring", 3, {"train.precision=bf16", "mesh.cp=3", "context.form=token_ring"}},
+                                                     {"ulysses", 2, {"train.precision=bf16", "mesh.cp=2", "context.form=ulysses"}}}) {
     const LayoutTrace many = recorded(c);
     for (size_t i = 0; i < one.steps.size(); ++i) {
       EXPECT_NEAR(many.steps[i].loss, one.steps[i].loss, 4e-3) << c.name;  // half a unit in the last place of a bf16 near 5 is 1.6e-2
@@ -298,6 +309,14 @@ TEST(Verify, NamesAParameterWhoseGradientIsNotSummedOverItsCopies) {
   const Difference found = first_difference(recorded(tp, planted), alone("llama"), 1e-5);
   EXPECT_EQ(found.step, 1);
   EXPECT_EQ(found.what, "the gradient of " + planted);
+}
+
+TEST(Verify, FindsAPartialResultThatIsNotMerged) {
+  for (const char* form : {"ring", "ring_both_ways", "token_ring"}) {
+    const LayoutCase cp{form, 2, {"mesh.cp=2", std::string("context.form=") + form}};
+    EXPECT_EQ(first_difference(recorded(cp), alone("llama"), 1e-5).step, 0) << form;
+    EXPECT_EQ(first_difference(recorded(cp, kPlantedMerge), alone("llama"), 1e-5).step, 1) << form;
+  }
 }
 
 TEST(Verify, NamesCopiesThatDiffer) {
@@ -326,6 +345,10 @@ TEST(LayoutRefusals, SayWhyAndWhatWorks) {
   expect_refused({"shard0", 4, {"mesh.shard=2", "memory.zero=0"}}, "with memory.zero = 0 nothing is sharded");
   expect_refused({"heads", 3, {"mesh.tp=3"}}, "mesh.tp = 3: 4 query and 2 key heads");
   expect_refused({"short", 4, {"mesh.cp=4", "data.length=3"}}, "texts of data.length = 3 are too short for so many ranks");
+  expect_refused({"zigzag", 5, {"mesh.cp=5", "data.length=9"}}, "shorter than the 10 chunks of a balanced split: use mesh.cp = 4");
+  expect_refused({"form", 2, {"mesh.cp=2", "context.form=tokenring"}}, "did you mean \"token_ring\"?");
+  expect_refused({"team", 3, {"mesh.cp=3", "context.form=ulysses"}}, "4 heads cannot be divided over 3 ranks: use ring");
+  expect_refused({"teams", 4, {"mesh.cp=4", "mesh.tp=1", "context.form=ulysses:2,ring:3"}}, "is for 6 ranks, and there are 4 along cp");
   expect_refused({"slices", 2, {"mesh.tp=2", "recompute.mode=stream", "tensor.overlap=true"}}, "leave the overlap out");
   expect_refused({"placed", 2, {"mesh.tp=2", "recompute.mode=stream", "plan.place.*.mlp.*=B"}}, "leave plan.place out");
   expect_refused({"stages", 2, {"mesh.pp=2", "pipeline.schedule=interleaved", "pipeline.stages_per_rank=5", "pipeline.micro_batches=4"}},

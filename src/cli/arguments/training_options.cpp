@@ -191,7 +191,8 @@ CLI::App* add_verify(CLI::App& app, VerifyArguments& a) {
       ->check(positive())
       ->capture_default_str();
   command->add_option("--plant", a.plant,
-                      "Skip the gradient all-reduce of this parameter in the first layout, to see that the error is found");
+                      "Skip the gradient all-reduce of this parameter in the first layout, to see that the error is found; "
+                      "context.merge: drop a partial result of attention along cp");
   command->add_flag(
       "--table", a.table,
       "Instead: many layouts of 1 to 8 ranks against one rank, as a table (loss difference, bytes by purpose, state of a rank)");

@@ -126,8 +126,9 @@ std::string layout_in_words(const train::Planned& p) {
     line("pipeline", fmt::format("{}, {} micro-batches, blocks of each stage {}, on ranks {} along pp", plan.schedule, plan.micro_batches,
                                  fmt::join(plan.stage_blocks, " "), fmt::join(plan.rank_of_stage, " ")));
   if (plan.mesh.extent("cp") > 1)
-    line("context", fmt::format("{}, {}", base::enum_name(parallel::kContextFormNames, plan.context.form),
-                                plan.context.balanced ? "balanced" : "one stretch after the other"));
+    line("context",
+         fmt::format("{}, {}", parallel::context_form(plan), plan.context.balanced ? "balanced" : "one stretch after the other"));
+
   for (const auto& [axis, rule] : plan.sync) line(("sync " + axis).c_str(), rule);
   return out;
 }

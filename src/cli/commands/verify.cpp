@@ -118,6 +118,16 @@ std::vector<Layout> many_layouts() {
   for (const int n : {2, 3, 4, 8}) all.push_back({fmt::format("tp={}", n)});
   for (const int n : {2, 3, 4, 5}) all.push_back({fmt::format("cp={}", n)});
   all.push_back({"cp=3", {"context.form=gather", "context.balanced=false"}});
+  for (const char* form : {"ring_both_ways", "gather", "token_ring"})
+    for (const int n : {2, 3, 5}) all.push_back({fmt::format("cp={}", n), {fmt::format("context.form={}", form)}});
+  all.push_back({"cp=8", {"context.form=token_ring"}});
+  for (const int n : {2, 4, 8}) all.push_back({fmt::format("cp={}", n), {"context.form=ulysses"}});
+  all.push_back({"cp=4", {"context.form=ulysses:2,ring:2"}});
+  all.push_back({"cp=6", {"context.form=ulysses:2,token_ring:3"}});
+  all.push_back({"cp=4", {"context.form=auto"}});
+  all.push_back({"cp=3", {"context.form=token_ring", "context.balanced=false"}});
+  all.push_back({"cp=2,tp=2", {"context.form=token_ring", "memory.zero=3"}});
+  all.push_back({"cp=2,tp=2", {"context.form=ulysses", "memory.zero=1"}});
   for (const int n : {2, 3, 4, 5}) all.push_back({fmt::format("pp={}", n)});
   for (const char* schedule : {"gpipe", "interleaved", "zb_h1", "zbv", "dualpipev"})
     all.push_back({"pp=2", {fmt::format("pipeline.schedule={}", schedule)}});

@@ -158,7 +158,7 @@ void LocalNetwork::Net::schedule(LocalEvent&& event) {
   }
   const int64_t on_the_wire = event.carries_data() ? event.bytes : 0;
   Line& line = lines_[static_cast<size_t>(event.from) * ranks_.size() + static_cast<size_t>(event.to)];
-  event.time = shaper_.receive(event.to, on_the_wire, shaper_.send(event.from, event.to, on_the_wire, event.posted).arrives);
+  event.time = shaper_.receive(event.from, event.to, on_the_wire, shaper_.send(event.from, event.to, on_the_wire, event.posted).arrives);
   if (!event.counts()) event.time = std::max(event.time, line.last_arrival + Nanoseconds(1));  // it arrives after everything sent before it
   const auto overtaken = event.counts() ? std::exchange(line.overtaken, std::nullopt) : std::nullopt;
   if (event.counts() && !options_.faults.empty()) strike_message(event, line.messages++);

@@ -199,7 +199,7 @@ void NetTransport::on_payload(int from, const Frame& frame, PayloadTarget target
 
 // On shaped links with contention = per_nic: this rank's NIC may still be busy with messages of other ranks.
 void NetTransport::through_nic(int from, const Frame& frame, PayloadTarget target) {
-  const Nanoseconds now = clock_.now(), at = shaper_->receive(rank(), kFrameBytes + frame.bytes, now);
+  const Nanoseconds now = clock_.now(), at = shaper_->receive(from, rank(), kFrameBytes + frame.bytes, now);
   if (at <= now) return deliver(from, frame, std::move(target));
   in_nic_.push_back({at, from, frame, std::move(target)});
   const auto timer = std::make_shared<asio::steady_timer>(io_, at - now);

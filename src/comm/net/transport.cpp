@@ -42,7 +42,7 @@ constexpr auto kBlockedWatchEvery = std::chrono::milliseconds(1);  // the same, 
 constexpr auto kKeepCore = std::chrono::microseconds(5);           // without progress; then the core is offered to others
 // A usual network between machines: 10 Gbit/s.
 constexpr LinkFacts kBetweenMachines{
-    .latency = std::chrono::microseconds(60), .overhead = std::chrono::microseconds(8), .bytes_per_s = 1.2e9};
+    .latency = std::chrono::microseconds(60), .overhead = std::chrono::microseconds(8), .bytes_per_s = 1.2e9, .shared_card = true};
 constexpr int kSpins = 16;  // polls of shared memory between two reads of the clock
 
 void relax() {

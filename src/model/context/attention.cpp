@@ -1,6 +1,5 @@
 #include "model/context/attention.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -30,55 +29,59 @@ ContextCall context_call(const at::Tensor& q, const at::Tensor& k, const at::Ten
   return {group, split, std::move(queries), k, v};
 }
 
+bool exchanges_heads(const ContextMethod& method, int ranks) {
+  return ranks > 1 && (method.form == ContextForm::ulysses || method.ulysses > 1);
+}
+
 }  // namespace
 
 void context_attention(const at::Tensor& out, const at::Tensor& lse, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                        const kernels::AttentionOptions& options, const at::Tensor* documents, comm::Group& group, const ContextSplit& split,
-                       ContextForm form) {
-  const ContextCall call = context_call(q, k, v, options, documents, group, split);
+                       const ContextMethod& method, ContextMistakes mistakes) {
+  ContextCall call = context_call(q, k, v, options, documents, group, split);
+  call.queries.mistakes = mistakes;
+  check(method, group.size(), q.size(2));
+  if (exchanges_heads(method, group.size())) return ulysses_forward(out, lse, q, call, method);
   ContextForward forward(q, call.queries);
-  (form == ContextForm::gather ? gather_forward : ring_forward)(forward, call);
+  switch (method.form) {
+    case ContextForm::gather:
+      gather_forward(forward, call);
+      break;
+    case ContextForm::token_ring:
+      token_ring_forward(forward, call, q);
+      break;
+    case ContextForm::ring:
+    case ContextForm::ring_both_ways:
+    case ContextForm::ulysses:  // of one rank
+      ring_forward(forward, call, method.form == ContextForm::ring_both_ways);
+  }
   forward.finish(out, lse);
 }
 
 void context_attention_backward(const at::Tensor& dq, const at::Tensor& dk, const at::Tensor& dv, const at::Tensor& dout,
                                 const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse,
                                 const kernels::AttentionOptions& options, const at::Tensor* documents, comm::Group& group,
-                                const ContextSplit& split, ContextForm form) {
+                                const ContextSplit& split, const ContextMethod& method) {
   const ContextCall call = context_call(q, k, v, options, documents, group, split);
+  check(method, group.size(), q.size(2));
+  const ContextGradientInputs inputs{dout, q, out, lse};
+  if (exchanges_heads(method, group.size())) return ulysses_backward(dq, dk, dv, inputs, call, method);
   ContextBackward backward(dout, q, out, lse, call.queries);
-  const at::Tensor gradient = (form == ContextForm::gather ? gather_backward : ring_backward)(backward, call);
+  at::Tensor gradient;
+  switch (method.form) {
+    case ContextForm::gather:
+      gradient = gather_backward(backward, call);
+      break;
+    case ContextForm::token_ring:
+      gradient = token_ring_backward(backward, call, inputs);
+      break;
+    case ContextForm::ring:
+    case ContextForm::ring_both_ways:
+    case ContextForm::ulysses:
+      gradient = ring_backward(backward, call, method.form == ContextForm::ring_both_ways);
+  }
   backward.finish(dq);
   unpack_keys(gradient, dk, dv);
-}
-
-std::vector<ContextRoute> context_routes(const ContextSplit& split, const kernels::AttentionOptions& options) {
-  const int n = static_cast<int>(split.pieces.size());
-  std::vector<ContextRoute> routes(split.pieces.size());
-  for (int owner = 0; owner < n; ++owner)
-    for (int distance = 1; distance < n; ++distance) {
-      if (!sees(split, options, (owner + distance) % n, owner)) continue;
-      ContextRoute& route = routes[static_cast<size_t>(owner)];
-      if (route.first == 0) route.first = distance;
-      route.last = distance;
-    }
-  return routes;
-}
-
-ContextBytes context_bytes(const ContextSizes& sizes, const kernels::AttentionOptions& options, const ContextSplit& split,
-                           ContextForm form) {
-  const int n = static_cast<int>(split.pieces.size());
-  const std::vector<ContextRoute> routes = context_routes(split, options);
-  ContextBytes bytes;
-  for (int owner = 0; owner < n; ++owner) {
-    const int64_t rows = held(split, owner) * sizes.batch, elements = 2 * rows * sizes.kv_heads * sizes.head_dim;
-    const int64_t block = elements * sizes.element_bytes + (sizes.documents ? 8 * rows : 0);
-    const int64_t gradient = elements * std::max<int64_t>(4, sizes.element_bytes);
-    const auto [first, last] = form == ContextForm::gather ? ContextRoute{1, n - 1} : routes[static_cast<size_t>(owner)];
-    bytes.forward += last * block;
-    bytes.backward += last * block + (last > 0 ? (last - first + 1) * gradient : 0);
-  }
-  return bytes;
 }
 
 }  // namespace cairn::model

@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/check.h"
 #include "kernels/aten.h"
 #include "kernels/low_precision.h"
 
@@ -52,6 +53,14 @@ std::vector<SeenPair> seen_pairs(const ContextQueries& all, const Segment& queri
   return pairs;
 }
 
+// The one that these positions lie in.
+size_t segment_of(const std::vector<Segment>& segments, mesh::Interval positions) {
+  for (size_t i = 0; i < segments.size(); ++i)
+    if (segments[i].positions.begin <= positions.begin && positions.end <= segments[i].positions.end) return i;
+  CAIRN_CHECK(false, "queries [{}:{}] lie in no segment of this rank", positions.begin, positions.end);
+  return 0;
+}
+
 }  // namespace
 
 void pack_keys(const at::Tensor& both, const at::Tensor& k, const at::Tensor& v) {
@@ -65,7 +74,10 @@ void unpack_keys(const at::Tensor& both, const at::Tensor& k, const at::Tensor& 
 }
 
 ContextForward::ContextForward(const at::Tensor& q, ContextQueries queries)
-    : q_(kernels::widened(q)), queries_(std::move(queries)), partials_(queries_.segments.size()) {}
+    : q_(kernels::widened(q)),
+      queries_(std::move(queries)),
+      partials_(queries_.segments.size()),
+      skip_merge_(queries_.mistakes.skip_merge) {}
 
 void ContextForward::add(const KeyBlock& block, const std::function<void()>& between) {
   const at::Tensor both = kernels::widened(block.both);
@@ -74,22 +86,36 @@ void ContextForward::add(const KeyBlock& block, const std::function<void()>& bet
       const at::Tensor q = pair.of_queries(q_), part = pair.of_keys(both);
       const Partial result{at::empty(q.sizes(), q.options()), at::empty({q.size(0), q.size(2), q.size(1)}, q.options())};
       kernels::attention(result.out, result.lse, q, keys_in(part), values_in(part), pair.options(queries_));
-      merge(partials_[i], result);
+      merge(partials_[i], pair.queries, 0, result);
       between();
     }
 }
 
-// Over disjoint keys: lse = log(exp(a) + exp(b)), out = exp(a - lse) out_a + exp(b - lse) out_b.
-void ContextForward::merge(Partial& sum, const Partial& part) const {
+void ContextForward::add_partial(mesh::Interval positions, const at::Tensor& out, const at::Tensor& lse) {
+  const size_t i = segment_of(queries_.segments, positions);
+  const Segment& queries = queries_.segments[i];
+  merge(partials_[i], queries, positions.begin - queries.positions.begin, {kernels::widened(out), lse});
+}
+
+// Over disjoint keys: lse = log(exp(a) + exp(b)), out = exp(a - lse) out_a + exp(b - lse) out_b. The part begins at row `begin` of the
+// segment.
+void ContextForward::merge(Partial& sum, const Segment& queries, int64_t begin, const Partial& part) {
+  const int64_t count = part.out.size(1), all = queries.positions.length();
   if (!sum.out.defined()) {
-    sum = part;
-    return;
+    if (count == all) {
+      sum = {part.out.contiguous(), part.lse.contiguous()};
+      return;
+    }
+    sum.out = at::zeros({part.out.size(0), all, part.out.size(2), part.out.size(3)}, part.out.options());
+    sum.lse = at::full({part.lse.size(0), part.lse.size(1), all}, kNothingSeen, part.lse.options());
   }
-  const at::Tensor lse = at::logaddexp(sum.lse, part.lse);
+  if (std::exchange(skip_merge_, false)) return;
+  const at::Tensor into = sum.out.narrow(1, begin, count), lse_into = sum.lse.narrow(2, begin, count);
+  const at::Tensor lse = at::logaddexp(lse_into, part.lse);
   const at::Tensor finite = lse.masked_fill(lse == kNothingSeen, 0);  // both -inf: weights 0 instead of nan
   const auto weight = [&](const at::Tensor& one) { return at::exp(one - finite).transpose(1, 2).unsqueeze(3); };
-  sum.out.mul_(weight(sum.lse)).addcmul_(part.out, weight(part.lse));
-  sum.lse = lse;
+  into.mul_(weight(lse_into)).addcmul_(part.out, weight(part.lse));
+  lse_into.copy_(lse);
 }
 
 void ContextForward::finish(const at::Tensor& out, const at::Tensor& lse) const {
@@ -133,6 +159,22 @@ at::Tensor ContextBackward::add(const KeyBlock& block, const std::function<void(
   return sum;
 }
 
+void ContextBackward::add_partial(mesh::Interval positions, const at::Tensor& dq) {
+  const Segment& queries = queries_.segments[segment_of(queries_.segments, positions)];
+  dq_.narrow(1, queries.row + positions.begin - queries.positions.begin, positions.length()).add_(dq);
+}
+
 void ContextBackward::finish(const at::Tensor& dq) const { dq.copy_(dq_); }
+
+at::Tensor row_sums(const at::Tensor& dout, const at::Tensor& out) { return (kernels::widened(dout) * kernels::widened(out)).sum(-1); }
+
+// w = dout / max|dout| keeps the squares from underflow: then dout . (w delta / (max|dout| w . w)) = delta.
+at::Tensor stand_in_for_out(const at::Tensor& dout, const at::Tensor& row_sums) {
+  const at::Tensor wide = kernels::widened(dout), largest = wide.abs().amax(-1, /*keepdim=*/true);
+  const at::Tensor some = largest == 0;  // such a row has delta 0
+  const at::Tensor w = wide / largest.masked_fill(some, 1);
+  const at::Tensor squares = w.square().sum(-1, /*keepdim=*/true).masked_fill(some, 1);
+  return w * (row_sums.unsqueeze(-1) / largest.masked_fill(some, 1) / squares);
+}
 
 }  // namespace cairn::model

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "kernels/attention.h"
+#include "model/context/form.h"
 #include "model/context/split.h"
 
 namespace cairn::model {
@@ -28,6 +29,7 @@ struct ContextQueries {
   int64_t length = 0;                 // of the whole sequence
   kernels::AttentionOptions options;  // scale, causal, window
   at::Tensor documents;               // [batch, local], or undefined
+  ContextMistakes mistakes = {};
 };
 
 // Attention of this rank's queries over keys that arrive block by block, in fp32 for half precision. One kernel call for each pair of a
@@ -36,6 +38,9 @@ class ContextForward {
  public:
   ContextForward(const at::Tensor& q, ContextQueries queries);
   void add(const KeyBlock& block, const std::function<void()>& between);
+  // Merges what another rank has computed for the queries at these positions, over keys that this object has not seen: out [batch,
+  // positions, heads, head_dim], lse [batch, heads, positions]. The positions lie in one segment of the queries.
+  void add_partial(mesh::Interval positions, const at::Tensor& out, const at::Tensor& lse);
   // Overwrites both. A query that saw no key gets out 0 and lse -inf.
   void finish(const at::Tensor& out, const at::Tensor& lse) const;
 
@@ -43,12 +48,18 @@ class ContextForward {
   struct Partial {  // of one segment of queries; undefined: no key seen yet
     at::Tensor out, lse;
   };
-  void merge(Partial& sum, const Partial& part) const;
+  void merge(Partial& sum, const Segment& queries, int64_t begin, const Partial& part);
 
   at::Tensor q_;
   ContextQueries queries_;
   std::vector<Partial> partials_;
+  bool skip_merge_ = false;  // of the next part
 };
+
+// delta = rowsum(dout out), [batch, positions, heads]: all that a gradient needs of `out`. A stand-in for `out` has these row sums with
+// dout, so that kernels compute the gradient without it; finite for every dout.
+at::Tensor row_sums(const at::Tensor& dout, const at::Tensor& out);
+at::Tensor stand_in_for_out(const at::Tensor& dout, const at::Tensor& row_sums);
 
 // The gradients, over the same blocks in any order.
 class ContextBackward {
@@ -56,6 +67,8 @@ class ContextBackward {
   ContextBackward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& out, const at::Tensor& lse, ContextQueries queries);
   // Returns the contribution of this rank's queries to the gradient of the block's keys and values, in fp32 for half precision.
   at::Tensor add(const KeyBlock& block, const std::function<void()>& between);
+  // Adds what another rank has computed of the gradient of the queries at these positions: dq [batch, positions, heads, head_dim].
+  void add_partial(mesh::Interval positions, const at::Tensor& dq);
   void finish(const at::Tensor& dq) const;
 
  private:

@@ -55,12 +55,21 @@ mesh::Interval seen_keys(const kernels::AttentionOptions& options, mesh::Interva
 }
 
 bool sees(const ContextSplit& split, const kernels::AttentionOptions& options, int reader, int owner) {
-  const std::vector<Segment> keys = segments(split, owner);
-  for (const Segment& queries : segments(split, reader)) {
-    const mesh::Interval seen = seen_keys(options, queries.positions, split.length);
-    if (std::any_of(keys.begin(), keys.end(), [&](const Segment& key) { return overlap(seen, key.positions).length() > 0; })) return true;
+  return sees(split, split, options, reader, owner);
+}
+
+bool sees(const ContextSplit& queries, const ContextSplit& keys, const kernels::AttentionOptions& options, int reader, int owner) {
+  const std::vector<Segment> there = segments(keys, owner);
+  for (const Segment& here : segments(queries, reader)) {
+    const mesh::Interval seen = seen_keys(options, here.positions, queries.length);
+    if (std::any_of(there.begin(), there.end(), [&](const Segment& key) { return overlap(seen, key.positions).length() > 0; })) return true;
   }
   return false;
+}
+
+mesh::Interval seeing_queries(const kernels::AttentionOptions& options, mesh::Interval keys, int64_t length) {
+  if (keys.length() <= 0) return {0, 0};
+  return {options.causal ? keys.begin : 0, options.window > 0 ? std::min(length, keys.end + options.window - 1) : length};
 }
 
 mesh::Interval overlap(mesh::Interval a, mesh::Interval b) { return {std::max(a.begin, b.begin), std::min(a.end, b.end)}; }

@@ -37,8 +37,12 @@ std::vector<Segment> segments(const ContextSplit& split, int coordinate);
 // The keys in [0, length) that some query of `queries` may see by the causal mask and the window; documents may hide more.
 mesh::Interval seen_keys(const kernels::AttentionOptions& options, mesh::Interval queries, int64_t length);
 
-// Whether a query of coordinate `reader` may see a key of coordinate `owner`.
+// Whether a query of coordinate `reader` may see a key of coordinate `owner`. The keys may be split in another way than the queries.
 bool sees(const ContextSplit& split, const kernels::AttentionOptions& options, int reader, int owner);
+bool sees(const ContextSplit& queries, const ContextSplit& keys, const kernels::AttentionOptions& options, int reader, int owner);
+
+// The queries in [0, length) that may see some key of `keys`: the counterpart of seen_keys.
+mesh::Interval seeing_queries(const kernels::AttentionOptions& options, mesh::Interval keys, int64_t length);
 
 // The intersection of two intervals; its length is not positive where they are disjoint.
 mesh::Interval overlap(mesh::Interval a, mesh::Interval b);

@@ -123,8 +123,9 @@ void AttentionBlock::forward(Values& values, Saved* keep, const Call& call) cons
     CAIRN_CHECK(!parts_.pattern, "{}: a block pattern with context parallelism", card_.name);
     mixed = at::empty({batch, length, counts.q, shape_.head_dim}, qkv.options());
     lse = at::empty({batch, counts.q, length}, kernels::is_half_precision(qkv) ? qkv.options().dtype(at::kFloat) : qkv.options());
-    context_attention(mixed, lse, heads.q, heads.k, heads.v, options(call, call.slice.context->length, {}, {}), places.pointer(),
-                      *call.axes.find("cp"), *call.slice.context, form(call));
+    const ContextLayout& context = *call.slice.context;
+    context_attention(mixed, lse, heads.q, heads.k, heads.v, options(call, context.split.length, {}, {}), places.pointer(),
+                      group_of(context, call), context.split, context.method, context.mistakes);
   } else {
     kernels::AttentionOutput attended =
         kernels::attend(heads.q, seen.k, seen.v, options(call, length, places.documents, seen.documents, call.cache ? nullptr : &places));
@@ -162,9 +163,9 @@ void AttentionBlock::backward_input(Values& gradients, Saved& saved, const Call&
   if (call.sliced) {
     slice_gradients(d, *call.sliced, dmixed, heads.q, mixed, lse, places, call);
   } else if (call.slice.context) {
-    context_attention_backward(d.q, d.k, d.v, dmixed, heads.q, heads.k, heads.v, mixed, lse,
-                               options(call, call.slice.context->length, {}, {}), places.pointer(), *call.axes.find("cp"),
-                               *call.slice.context, form(call));
+    const ContextLayout& context = *call.slice.context;
+    context_attention_backward(d.q, d.k, d.v, dmixed, heads.q, heads.k, heads.v, mixed, lse, options(call, context.split.length, {}, {}),
+                               places.pointer(), group_of(context, call), context.split, context.method);
   } else {
     kernels::AttentionGradients found =
         kernels::attention_gradients({d.q, d.k, d.v}, dmixed, heads.q, heads.k, heads.v, mixed, lse,

@@ -2,6 +2,7 @@
 #include "kernels/attention.h"
 #include "kernels/rope.h"
 #include "model/context/attention.h"
+#include "model/context/layout.h"
 #include "model/decoder/blocks.h"
 #include "model/decoder/residual_branch.h"
 #include "model/saved.h"
@@ -69,7 +70,9 @@ class AttentionBlock final : public Block {
   // Queries and keys as one tensor: they are adjacent, so one kernel call rotates both.
   at::Tensor queries_and_keys(const at::Tensor& qkv, const HeadCounts& counts) const;
 
-  static ContextForm form(const Call& call) { return call.slice.ring ? ContextForm::ring : ContextForm::gather; }
+  static comm::Group& group_of(const ContextLayout& context, const Call& call) {
+    return context.group ? *context.group : *call.axes.find("cp");
+  }
   kernels::AttentionOptions options(const Call& call, int64_t length, const at::Tensor& documents, const at::Tensor& key_documents,
                                     const PositionFields* places = nullptr) const;
 

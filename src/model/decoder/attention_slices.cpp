@@ -51,8 +51,10 @@ void AttentionBlock::attend(const Call& call) const {
   all.mixed = at::empty(heads.q.sizes(), heads.q.options());
   all.lse = at::empty({all.batch, heads.q.size(2), all.length},
                       kernels::is_half_precision(heads.q) ? heads.q.options().dtype(at::kFloat) : heads.q.options());
-  context_attention(all.mixed, all.lse, heads.q, heads.k, heads.v, options(call, call.slice.context->length, {}, {}),
-                    all.documents.defined() ? &all.documents : nullptr, *call.axes.find("cp"), *call.slice.context, form(call));
+  const ContextLayout& context = *call.slice.context;
+  context_attention(all.mixed, all.lse, heads.q, heads.k, heads.v, options(call, context.split.length, {}, {}),
+                    all.documents.defined() ? &all.documents : nullptr, group_of(context, call), context.split, context.method,
+                    context.mistakes);
 }
 
 void AttentionBlock::attend_backward(const Call& call) const {
@@ -60,9 +62,10 @@ void AttentionBlock::attend_backward(const Call& call) const {
   const Heads heads = whole_heads(all, call);
   all.dqkv = at::empty(all.qkv.sizes(), all.qkv.options());
   const Heads d = split(all.dqkv, local_head_counts(call));
+  const ContextLayout& context = *call.slice.context;
   context_attention_backward(d.q, d.k, d.v, all.dmixed, heads.q, heads.k, heads.v, all.mixed, all.lse,
-                             options(call, call.slice.context->length, {}, {}), all.documents.defined() ? &all.documents : nullptr,
-                             *call.axes.find("cp"), *call.slice.context, form(call));
+                             options(call, context.split.length, {}, {}), all.documents.defined() ? &all.documents : nullptr,
+                             group_of(context, call), context.split, context.method);
   all.mixed = all.lse = all.dmixed = all.q = all.k = at::Tensor();
 }
 

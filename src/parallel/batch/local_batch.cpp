@@ -17,7 +17,7 @@ const at::Tensor* tokens_of(const mesh::Batch& batch) {
 
 }  // namespace
 
-LocalBatch::LocalBatch(const Pass& pass) : whole_(pass.batch), rule_(pass.context) {
+LocalBatch::LocalBatch(const Pass& pass) : whole_(pass.batch) {
   comm::Group* cp = pass.axes.find("cp");
   const at::Tensor* tokens = tokens_of(whole_);
   if (!tokens) return;
@@ -31,11 +31,15 @@ LocalBatch::LocalBatch(const Pass& pass) : whole_(pass.batch), rule_(pass.contex
   }
   if (!cp) return;
   cut_ = true;
-  split_ = make_context_split(tokens->size(1), cp->size(), pass.context.balanced);
-  own_ = cut_context(whole_, split_, cp->rank());
+  layout_ = {.split = make_context_split(tokens->size(1), cp->size(), pass.context.balanced),
+             .method = pass.context.method,
+             .linear = pass.context.linear,
+             .scan_blocks = pass.context.scan_blocks,
+             .mistakes = pass.context.mistakes};
+  own_ = cut_context(whole_, layout_.split, cp->rank());
   if (!keys_.defined()) return;
   std::vector<at::Tensor> pieces;
-  for (const mesh::Interval& piece : split_.pieces[static_cast<size_t>(cp->rank())])
+  for (const mesh::Interval& piece : layout_.split.pieces[static_cast<size_t>(cp->rank())])
     pieces.push_back(keys_.narrow(1, piece.begin, piece.length()));
   keys_ = pieces.empty() ? keys_.narrow(1, 0, 0) : at::cat(pieces, 1).contiguous();
 }
@@ -43,12 +47,7 @@ LocalBatch::LocalBatch(const Pass& pass) : whole_(pass.batch), rule_(pass.contex
 model::Slice LocalBatch::slice() const {
   const at::Tensor* tokens = tokens_of(batch());
   if (!tokens) return {};
-  return {.batch = tokens->size(0),
-          .length = tokens->size(1),
-          .context = cut_ ? &split_ : nullptr,
-          .ring = rule_.form == model::ContextForm::ring,
-          .linear = rule_.linear,
-          .scan_blocks = rule_.scan_blocks};
+  return {.batch = tokens->size(0), .length = tokens->size(1), .context = cut_ ? &layout_ : nullptr};
 }
 
 }  // namespace cairn::parallel

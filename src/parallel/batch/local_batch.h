@@ -1,7 +1,7 @@
 #pragma once
 #include "mesh/batch.h"
 #include "model/call.h"
-#include "model/context/split.h"
+#include "model/context/layout.h"
 #include "parallel/pass.h"
 
 namespace cairn::parallel {
@@ -25,9 +25,8 @@ class LocalBatch {
  private:
   const mesh::Batch& whole_;
   bool cut_ = false;
-  const ContextRule rule_;
   mesh::Batch own_;
-  model::ContextSplit split_;
+  model::ContextLayout layout_;
   at::Tensor keys_;
 };
 

@@ -180,7 +180,15 @@ Plan make_plan(const LayoutOptions& options, int ranks) {
           plan.zero, m.island > 1 ? "island" : "ep", m.island > 1 ? m.island : m.ep);
     plan.zero = 0;  // one rank has all of it
   }
-  if (m.cp > 1) plan.context = {options.context.form, options.context.balanced, options.context.linear, options.context.scan_blocks};
+  const bool automatic = options.context.form == kAutomaticContext;
+  const model::ContextMethod method =
+      automatic ? model::ContextMethod() : model::parse_context_method(options.context.form, m.cp > 1 ? m.cp : 0);
+  if (m.cp > 1)
+    plan.context = {.method = method,
+                    .balanced = options.context.balanced,
+                    .linear = options.context.linear,
+                    .scan_blocks = options.context.scan_blocks,
+                    .automatic = automatic};
   return plan;
 }
 

@@ -147,7 +147,7 @@ std::vector<std::pair<std::string, std::string>> spelled_out(const Plan& plan) {
   fields.emplace_back("precision", plan.precision);
   fields.emplace_back("micro_batch", std::to_string(plan.micro_batch));
   fields.emplace_back("micro_batches", std::to_string(plan.micro_batches));
-  fields.emplace_back("context.form", base::enum_name(kContextFormNames, plan.context.form));
+  fields.emplace_back("context.form", context_form(plan));
   fields.emplace_back("context.balanced", plan.context.balanced ? "true" : "false");
   fields.emplace_back("context.linear", base::enum_name(kLinearFormNames, plan.context.linear));
   fields.emplace_back("context.scan_blocks", std::to_string(plan.context.scan_blocks));
@@ -203,7 +203,10 @@ Plan parse_plan(std::string_view json, const std::string& file) {
   plan.zero = static_cast<int>(reader.number("zero", 0, 0, 3));
   if (reader.has("context")) {
     PlanReader context(reader.at("context"), file, "context.");
-    plan.context.form = context.one_of("form", model::ContextForm::ring, kContextFormNames);
+    const std::string form = context.text("form", "ring");
+    plan.context.automatic = form == kAutomaticContext;
+    if (!plan.context.automatic)
+      plan.context.method = within(file, "context.form", [&] { return model::parse_context_method(form, plan.mesh.extent("cp")); });
     if (context.has("balanced")) {
       const Json& balanced = context.at("balanced");
       if (!balanced.is_boolean()) context.fail("balanced", balanced, "true or false");

@@ -132,6 +132,20 @@ int64_t key_heads(const TrafficCase& step, const model::Card& card, const parall
   return 0;
 }
 
+// Query heads of one rank, likewise.
+int64_t query_heads(const TrafficCase& step, const model::Card& card, const parallel::ModelShard& shard) {
+  for (const mesh::ParamId& id : model::named_parameters(card))
+    for (int32_t k = id.first; k < id.first + id.count; ++k) {
+      const model::Parameter& p = step.model.parameters()[static_cast<size_t>(k)];
+      for (size_t dim = 0; dim < p.axes.size(); ++dim) {
+        const int64_t here = shard.parameters[static_cast<size_t>(k)].local_shard.local_shape()[dim] / std::max<int64_t>(1, p.head_width);
+        if (p.axes[dim] == "heads") return here;
+        if (p.axes[dim] == "qkv") return here * p.queries_per_key / (p.queries_per_key + 2);
+      }
+    }
+  return 0;
+}
+
 // Elements per sample that a block outside of a residual stream writes: the outputs of its last product, if only elementwise operations and
 // norms follow. 0: unknown.
 int64_t written_width(const TrafficCase& step, const model::Card& card) {
@@ -155,6 +169,43 @@ const model::Card& writer_of(const model::Model& model, const std::string& value
                           return std::find(writes.begin(), writes.end(), value) != writes.end();
                         }))
       ->card();
+}
+
+}  // namespace
+
+namespace {
+
+bool moves_keys(const model::ContextMethod& method) {
+  return method.ulysses == 1 && method.form != model::ContextForm::ulysses && method.form != model::ContextForm::token_ring;
+}
+
+const char* collective_of(const model::ContextMethod& method) {
+  if (method.ulysses > 1) return "all_to_all and more";
+  switch (method.form) {
+    case model::ContextForm::gather:
+      return "all_gather";
+    case model::ContextForm::ulysses:
+      return "all_to_all";
+    case model::ContextForm::ring:
+    case model::ContextForm::ring_both_ways:
+    case model::ContextForm::token_ring:
+      return "ring";
+  }
+  return "";
+}
+
+// Why it is sent in forward, and in backward.
+std::pair<const char*, const char*> reasons_of(const model::ContextMethod& method) {
+  if (method.ulysses > 1 || method.form == model::ContextForm::ulysses)
+    return {"ranks exchange heads for positions, and outputs back", "the same again with gradients"};
+  if (method.form == model::ContextForm::token_ring)
+    return {"queries go round, as far as they see keys, and partial outputs return to their owners",
+            "queries and gradients of outputs go round again, and gradients of queries return"};
+  if (method.form == model::ContextForm::gather)
+    return {"every rank needs the keys and values of all positions",
+            "keys and values are gathered again, and their gradients go to the ranks that have the positions"};
+  return {"keys and values go round, as far as some rank may still see them",
+          "keys and values go round again, and their gradients follow them home"};
 }
 
 }  // namespace
@@ -241,7 +292,8 @@ void add_context_parallel(const TrafficCase& step, TrafficTable& table) {
                           "not predicted: one state per layer and direction leaves each rank but the last");
   const int64_t window = model::parse_config(config, "the model").window;
   const model::ContextSplit split = parallel::make_context_split(step.batch.length, cp, step.plan.context.balanced);
-  const bool ring = step.plan.context.form == model::ContextForm::ring;
+  const model::ContextMethod& method = step.plan.context.method;
+  const char* collective = collective_of(method);
   const kernels::AttentionOptions options{.window = step.batch.length > window ? window : 0};
   std::vector<parallel::ModelShard> shards;
   for (const int rank : step.plan.mesh.peers(0, "tp")) shards.push_back(parallel::model_shard(step.model, step.plan, rank));
@@ -260,13 +312,14 @@ void add_context_parallel(const TrafficCase& step, TrafficTable& table) {
                                                               .kv_heads = here,
                                                               .head_dim = head_dim,
                                                               .element_bytes = step.element_bytes(),
-                                                              .documents = step.batch.documents},
-                                                             options, split, step.plan.context.form);
+                                                              .documents = step.batch.documents,
+                                                              .heads = query_heads(step, card, shard)},
+                                                             options, split, method);
         bytes.forward += one.forward;
         bytes.backward += one.backward;
       }
       const Forwards forward = forwards(step, i, of);
-      const auto add = [&](const char* when, const char* collective, int64_t sent, int64_t times, const char* reason) {
+      const auto add = [&](const std::string& when, const char* collective, int64_t sent, int64_t times, const char* reason) {
         table.add({.what = folded_name(card.name) + when,
                    .axis = "cp",
                    .collective = collective,
@@ -277,13 +330,11 @@ void add_context_parallel(const TrafficCase& step, TrafficTable& table) {
                    .purpose = comm::Purpose::activation,
                    .reason = reason});
       };
-      const char* seen = ring ? "keys and values go round, as far as some rank may still see them"
-                              : "every rank needs the keys and values of all positions";
-      const char* back = ring ? "keys and values go round again, and their gradients follow them home"
-                              : "keys and values are gathered again, and their gradients go to the ranks that have the positions";
-      add(", keys forward", ring ? "ring" : "all_gather", bytes.forward, forward.first, seen);
-      add(", keys forward again (recompute)", ring ? "ring" : "all_gather", bytes.forward, forward.again, seen);
-      add(", keys backward", ring ? "ring" : "gather, scatter", bytes.backward, 1, back);
+      const auto [seen, back] = reasons_of(method);
+      const char* what = moves_keys(method) ? ", keys" : ", queries";
+      add(fmt::format("{} forward", what), collective, bytes.forward, forward.first, seen);
+      add(fmt::format("{} forward again (recompute)", what), collective, bytes.forward, forward.again, seen);
+      add(fmt::format("{} backward", what), method == model::ContextForm::gather ? "gather, scatter" : collective, bytes.backward, 1, back);
     }
   if (step.batch.rows == 1) return;
   for (const MicroBatches& of : step.micro_batches) {

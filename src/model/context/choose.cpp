@@ -1,0 +1,120 @@
+// context.form = "auto": an event model of each form's tasks (context/traffic.h) on the links of the group.
+//
+//   message      begins when what it waits for has ended and its link (of the pair, or the sender's card) is free; takes bytes / bandwidth;
+//                arrives a latency later, and with shared cards not before the receiver's card is done with what came earlier
+//   computation  flops / flops_per_s on its rank, one after the other
+// The law of messages is that of comm/link_model.h.
+#include "model/context/choose.h"
+
+#include <algorithm>
+#include <functional>
+#include <queue>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "kernels/attention.h"
+
+namespace cairn::model {
+namespace {
+
+// When the last task ends.
+double makespan(const std::vector<ContextTask>& tasks, size_t ranks, const ContextLinks& links) {
+  std::vector<std::vector<size_t>> next(tasks.size());
+  std::vector<size_t> waits(tasks.size());
+  std::vector<double> ready(tasks.size());
+  std::vector<double> out(ranks), in(ranks), busy(ranks), pair(ranks * ranks);
+  using Entry = std::pair<double, size_t>;
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    waits[i] = tasks[i].after.size();
+    for (const size_t before : tasks[i].after) next[before].push_back(i);
+    if (waits[i] == 0) queue.emplace(0, i);
+  }
+  double last = 0;
+  size_t done = 0;
+  while (!queue.empty()) {
+    const auto [time, i] = queue.top();
+    queue.pop();
+    const ContextTask& task = tasks[i];
+    const auto from = static_cast<size_t>(task.from);
+    double end = time;
+    if (task.is_message()) {
+      const auto to = static_cast<size_t>(task.to);
+      const double rate = links.bytes_per_s_matrix.empty() ? links.bytes_per_s : links.bytes_per_s_matrix[from][to];
+      const double takes = static_cast<double>(task.bytes) / rate;
+      double& free = links.shared_card ? out[from] : pair[from * ranks + to];
+      free = std::max(free, time) + takes;
+      end = free + (links.latency_s_matrix.empty() ? links.latency_s : links.latency_s_matrix[from][to]);
+      if (links.shared_card) end = in[to] = std::max(in[to] + takes, end);
+    } else {
+      busy[from] = std::max(busy[from], time) + (links.flops_per_s > 0 ? task.flops / links.flops_per_s : 0);
+      end = busy[from];
+    }
+    last = std::max(last, end);
+    ++done;
+    for (const size_t one : next[i]) {
+      ready[one] = std::max(ready[one], end);
+      if (--waits[one] == 0) queue.emplace(ready[one], one);
+    }
+  }
+  CAIRN_CHECK(done == tasks.size(), "{} of {} tasks of context attention wait for each other", tasks.size() - done, tasks.size());
+  return last;
+}
+
+std::vector<ContextMethod> all_methods(int64_t ranks) {
+  std::vector<ContextMethod> methods{ContextForm::ring, ContextForm::gather, ContextForm::ring_both_ways, ContextForm::ulysses,
+                                     ContextForm::token_ring};
+  for (int64_t team = 2; team < ranks; ++team)
+    if (ranks % team == 0)
+      for (const ContextForm form : {ContextForm::ring, ContextForm::gather, ContextForm::ring_both_ways, ContextForm::token_ring})
+        methods.emplace_back(form, team);
+  return methods;
+}
+
+}  // namespace
+
+ContextSeconds predict_context(const ContextSizes& sizes, const kernels::AttentionOptions& options, const ContextSplit& split,
+                               const ContextMethod& method, const ContextLinks& links) {
+  const auto of = [&](bool backward) {
+    return makespan(context_tasks(sizes, options, split, method, backward), split.pieces.size(), links);
+  };
+  return {of(false), of(true)};
+}
+
+ContextChoices choose_context(const ContextSizes& sizes, const kernels::AttentionOptions& options, const ContextSplit& split,
+                              const ContextLinks& links, bool backward) {
+  const auto ranks = static_cast<int64_t>(split.pieces.size());
+  ContextChoices choices;
+  std::string refused;
+  for (const ContextMethod& method : all_methods(ranks)) {
+    try {
+      check(method, ranks, sizes.heads);
+    } catch (const Error&) {
+      if (method.form == ContextForm::ulysses)
+        refused = fmt::format("; not ulysses: {} heads cannot be divided over {} ranks", sizes.heads, ranks);
+      continue;
+    }
+    ContextChoice choice{method, predict_context(sizes, options, split, method, links), 0};
+    if (!backward) choice.seconds.backward = 0;
+    const ContextBytes bytes = context_bytes(sizes, options, split, method);
+    choice.bytes = bytes.forward + (backward ? bytes.backward : 0);
+    choices.all.push_back(std::move(choice));
+  }
+  std::stable_sort(choices.all.begin(), choices.all.end(),
+                   [](const ContextChoice& a, const ContextChoice& b) { return a.seconds.total() < b.seconds.total() * (1 - 1e-9); });
+  const ContextChoice& best = choices.all.front();
+  choices.why = fmt::format("{}: {:.3g} ms a layer, {}; links {}, {:.3g} Mbit/s", to_string(best.method, ranks), best.seconds.total() * 1e3,
+                            base::human_bytes(best.bytes), links.shared_card ? "share a card" : "per pair", links.bytes_per_s * 8e-6);
+  std::string others;
+  for (const ContextChoice& one : choices.all)
+    if (!(one.method == best.method) && one.method.ulysses == 1)
+      others += fmt::format("{}{} {:.3g} ms", others.empty() ? ". " : ", ", to_string(one.method, ranks), one.seconds.total() * 1e3);
+  choices.why += others + refused;
+  return choices;
+}
+
+}  // namespace cairn::model

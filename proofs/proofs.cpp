@@ -35,6 +35,8 @@ void prove_c4(const ProofOptions&, Findings&, base::Log&);
 void prove_one_byte(const ProofOptions&, Findings&, base::Log&);
 void prove_one_byte_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_gradient_coding(const ProofOptions&, Findings&, base::Log&);
+void prove_bytescale(const ProofOptions&, Findings&, base::Log&);
+void prove_flexsp(const ProofOptions&, Findings&, base::Log&);
 void prove_universal_checkpointing(const ProofOptions&, Findings&, base::Log&);
 
 const std::vector<Proof>& proofs() {
@@ -74,7 +76,10 @@ const std::vector<Proof>& proofs() {
       {"gradient-coding", "Workers that are late do not hold up training: exact gradients from those that are on time.",
        prove_gradient_coding},
       {"universal-checkpointing", "Saved in whatever layout a run trains in, resumed in any other: bitwise the same state, few bytes.",
-       prove_universal_checkpointing}};
+       prove_universal_checkpointing},
+      {"bytescale", "Long and short sequences on one pool of ranks: each uses as many as it needs, and all end together.", prove_bytescale},
+      {"flexsp", "Groups of ranks of different sizes, chosen for each micro-batch: long and short sequences at their best degree.",
+       prove_flexsp}};
   return list;
 }
 

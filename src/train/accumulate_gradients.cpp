@@ -42,7 +42,13 @@ TrainingPasses planned_passes(Engine& engine, const mesh::Batch& sequences, cons
   TrainingPasses all;
   all.batches = parallel::unit_batches(plan, engine.pool.rank, sequences);
   all.max_passes = parallel::max_passes(plan);
-  const std::vector<int64_t> units = parallel::passes_of(plan, engine.pool.rank);
+  std::vector<int64_t> units = parallel::passes_of(plan, engine.pool.rank);
+  // Ranks that share state count rounds of reductions by passes: those with fewer units end with empty passes.
+  units.resize(static_cast<size_t>(all.max_passes), parallel::kNoUnit);
+  mesh::Batch empty_batch;
+  empty_batch.ids = sequences.ids.narrow(0, 0, 0);
+  empty_batch.progress = sequences.progress;
+  all.batches.resize(units.size(), empty_batch);
   for (const int64_t u : units) {
     mesh::Axes& axes = all.axes.emplace_back(engine.axes);
     const bool empty = u == parallel::kNoUnit;

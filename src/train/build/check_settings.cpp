@@ -68,6 +68,10 @@ void check_context(const Settings& settings, const parallel::Plan& plan) {
   if (planned && context.tokens_per_rank < 1)
     base::fail_input("context.tokens_per_rank = {}: context.plan = {} needs the tokens that one rank can hold in a pass. Set it.",
                      context.tokens_per_rank, plan_name);
+  // A rank may wait for a sum over all ranks in a pass that others reach only after a unit with this very rank.
+  if (context.plan == parallel::ContextPlan::bytescale && plan.zero >= 2 && !settings.layout.memory.accumulate_unsharded)
+    base::fail_input("memory.accumulate_unsharded = false: context.plan = bytescale runs different passes on each rank, and gradients must "
+                     "be summed once at the end. Set it to true, or use context.plan = flexsp.");
   if (!planned && settings.data.packing == data::Packing::sequences)
     base::fail_input("data.packing = sequences: samples have lengths of their own. Set context.plan = bytescale or flexsp, or "
                      "data.packing = none to cut and pad them.");

@@ -1,7 +1,7 @@
 // Linear attention over a sequence that is cut over ranks, against the recurrence on the whole sequence.
 #include "model/context/linear_attention.h"
 
-#include <mutex>
+#include <algorithm>
 #include <numeric>
 
 #include <fmt/format.h>

@@ -69,7 +69,8 @@ void use_layout_of(const parallel::Plan& given, base::Recipe& recipe, int ranks)
                                    .island = extent("island")};
   set_section(recipe, parallel::mesh_schema(), mesh, {"dp", "shard", "pp", "cp", "tp", "ep", "island"});
   set_section(recipe, parallel::memory_schema(), {.zero = given.zero}, {"zero"});
-  set_section(recipe, parallel::context_schema(), {given.context.form, given.context.balanced, given.context.linear, given.context.scan_blocks},
+  set_section(recipe, parallel::context_schema(),
+              {given.context.form, given.context.balanced, given.context.linear, given.context.scan_blocks},
               mesh.cp > 1 ? std::vector<std::string>{"form", "balanced", "linear", "scan_blocks"} : std::vector<std::string>{});
   TrainOptions train;
   train.precision = base::parse_enum(kPrecisionNames, "precision of the plan", given.precision);

@@ -37,10 +37,8 @@ class LinearAttentionBlock final : public Block {
       : shape_(shape), parts_(std::move(parts)), branch_(std::move(io), parts_.norm, embed, dropout) {
     const auto width = static_cast<double>(embed), keys = static_cast<double>(shape.heads * shape.key_dim),
                values = static_cast<double>(shape.heads * shape.value_dim), chunk = static_cast<double>(shape.chunk);
-    BlockOp project{.name = "qkvz",
-                    .axes = {"heads"},
-                    .flops_per_token = 4 * width * (keys + values),
-                    .saved_elements_per_token = 2 * (keys + values)};
+    BlockOp project{
+        .name = "qkvz", .axes = {"heads"}, .flops_per_token = 4 * width * (keys + values), .saved_elements_per_token = 2 * (keys + values)};
     parts_.qkvz.describe(project);
     card_.optional_reads = {"documents"};
     card_.operations.push_back(std::move(project));
@@ -129,9 +127,10 @@ class LinearAttentionBlock final : public Block {
     const int64_t batch = o.size(0), length = o.size(1);
     const Heads heads = split(projected, batch, length, call);
     const at::Tensor dmixed = at::empty({batch * length, o.size(2) * o.size(3)}, o.options());
-    const ResidualBranch::Back back = branch_.begin_backward(gradients, saved, call, [&](const at::Tensor& all, int64_t begin, int64_t count) {
-      parts_.out.input_gradient(dmixed.narrow(0, begin, count), all.narrow(0, begin, count), call);
-    });
+    const ResidualBranch::Back back =
+        branch_.begin_backward(gradients, saved, call, [&](const at::Tensor& all, int64_t begin, int64_t count) {
+          parts_.out.input_gradient(dmixed.narrow(0, begin, count), all.narrow(0, begin, count), call);
+        });
     progress_messages(call);
     // mixed = y silu(z), y = head_norm(o)
     const at::Tensor y = parts_.head_norm.forward(o, call).y, s = at::sigmoid(heads.z), silu = heads.z * s, d = dmixed.view(o.sizes());
@@ -147,9 +146,11 @@ class LinearAttentionBlock final : public Block {
     if (saved.has("starts")) on.starts = saved.take("starts");
     const bool wide = !on.q.is_same(heads.q);  // half precision is computed in fp32
     const kernels::LinearGradients direct{into.q, into.k, into.v};
-    const kernels::LinearGradients found = wide ? kernels::LinearGradients{at::empty_like(on.q), at::empty_like(on.k), at::empty_like(on.v)} : direct;
+    const kernels::LinearGradients found =
+        wide ? kernels::LinearGradients{at::empty_like(on.q), at::empty_like(on.k), at::empty_like(on.v)} : direct;
     const at::Tensor dg = gated() ? at::empty(on.q.sizes(), on.log_decay.options()) : at::Tensor();
-    linear_attention_backward(found, dg, on, kernels::widened(dout), saved.has("initial") ? saved.take("initial") : at::Tensor(), context(call));
+    linear_attention_backward(found, dg, on, kernels::widened(dout), saved.has("initial") ? saved.take("initial") : at::Tensor(),
+                              context(call));
     if (wide) into.q.copy_(found.q), into.k.copy_(found.k), into.v.copy_(found.v);
     progress_messages(call);
     at::Tensor dgate, dlow;
@@ -233,7 +234,8 @@ class LinearAttentionBlock final : public Block {
 
   LinearContext context(const Call& call) const {
     if (const ContextSplit* split = call.slice.context)
-      CAIRN_CHECK(std::is_sorted(split->pieces.begin(), split->pieces.end()) && std::all_of(split->pieces.begin(), split->pieces.end(), [](const auto& own) { return own.size() <= 1; }),
+      CAIRN_CHECK(std::is_sorted(split->pieces.begin(), split->pieces.end()) &&
+                      std::all_of(split->pieces.begin(), split->pieces.end(), [](const auto& own) { return own.size() <= 1; }),
                   "{}: slices of the sequence must be contiguous and in the order of the ranks", card_.name);
     return {call.slice.context ? call.axes.find("cp") : nullptr, call.slice.linear, call.slice.scan_blocks, {}};
   }

@@ -82,9 +82,11 @@ double error_on(int ranks, const Sequence& s, LinearForm form) {
     const kernels::LinearGradients d{at::empty_like(on.q), at::empty_like(on.k), at::empty_like(on.v)};
     const model::LinearBorders borders = model::linear_attention(out, on, context);
     model::linear_attention_backward(d, dg, on, part(s.dout), borders.initial, context);
-    const std::vector<at::Tensor> found{out, d.q, d.k, d.v, dg}, expected{s.out, s.gradients[0], s.gradients[1], s.gradients[2], s.gradients[3]};
+    const std::vector<at::Tensor> found{out, d.q, d.k, d.v, dg},
+        expected{s.out, s.gradients[0], s.gradients[1], s.gradients[2], s.gradients[3]};
     for (size_t i = 0; i < found.size(); ++i)
-      worst[me] = std::max(worst[me], ((found[i].to(at::kDouble) - part(expected[i])).abs().max() / expected[i].abs().max()).item<double>());
+      worst[me] =
+          std::max(worst[me], ((found[i].to(at::kDouble) - part(expected[i])).abs().max() / expected[i].abs().max()).item<double>());
   });
   return *std::max_element(worst.begin(), worst.end());
 }
@@ -119,7 +121,8 @@ constexpr int64_t kRows = 512, kWidth = 256, kState = 4 * kRows * kWidth;
 
 comm::LocalOptions slow_cards() {
   comm::LocalOptions options;
-  options.link = {.latency = std::chrono::milliseconds(1), .bytes_per_s = 10e6, .jitter = 0, .contention = comm::LinkModel::Contention::per_nic};
+  options.link = {
+      .latency = std::chrono::milliseconds(1), .bytes_per_s = 10e6, .jitter = 0, .contention = comm::LinkModel::Contention::per_nic};
   return options;
 }
 
@@ -169,8 +172,8 @@ Cost gather(int ranks) {
 void collective(Findings& findings, base::Log& log) {
   log.info("the collective");
   const double piped = scan(8, 16).seconds, plain = scan(8, 1).seconds, gathered = gather(8).seconds;
-  findings.at_least("2. 8 ranks, cards of 80 Mbit/s, 1 ms: time of an all-gather of the states to that of an all-scan in 16 blocks", gathered,
-                    gathered / piped, 3);
+  findings.at_least("2. 8 ranks, cards of 80 Mbit/s, 1 ms: time of an all-gather of the states to that of an all-scan in 16 blocks",
+                    gathered, gathered / piped, 3);
   findings.at_least("2. likewise, of a chain without blocks", plain, plain / piped, 3);
   const double formula = 22 * (static_cast<double>(kState) / 16 / 10e6 + 1e-3);
   findings.at_most("2. difference of the measured time from the formula (K + P - 2) (S / (K B) + l), relative", formula,
@@ -235,7 +238,8 @@ void overlap(Findings& findings, base::Log& log) {
 // Links of 25 GB/s and 5 us, 16K tokens of a layer on each rank in 20 ms.
 void weak_scaling(Findings& findings, base::Log& log) {
   comm::LocalOptions options;
-  options.link = {.latency = std::chrono::microseconds(5), .bytes_per_s = 25e9, .jitter = 0, .contention = comm::LinkModel::Contention::per_nic};
+  options.link = {
+      .latency = std::chrono::microseconds(5), .bytes_per_s = 25e9, .jitter = 0, .contention = comm::LinkModel::Contention::per_nic};
   const auto seconds = [&](int ranks, LinearForm form) {
     const double found = layer_seconds({ranks, form, 0.02}, options);
     log.info("{} ranks: {:.4f} s", ranks, found);

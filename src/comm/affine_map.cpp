@@ -70,8 +70,7 @@ std::shared_ptr<const AffineMap> make_diagonal_map(const void* factors, int64_t 
 
 std::shared_ptr<const AffineMap> make_matrix_map(const void* factors, int64_t matrices, int64_t size, int64_t width, Dtype dtype) {
   check_dtype(dtype);
-  if (dtype == Dtype::f64)
-    return std::make_shared<MatrixMap<double>>(static_cast<const double*>(factors), matrices, size, width, dtype);
+  if (dtype == Dtype::f64) return std::make_shared<MatrixMap<double>>(static_cast<const double*>(factors), matrices, size, width, dtype);
   return std::make_shared<MatrixMap<float>>(static_cast<const float*>(factors), matrices, size, width, dtype);
 }
 

@@ -19,8 +19,8 @@ class AffineMap {
   virtual void add_product(void* s, const void* x, int64_t begin, int64_t end) const = 0;
 };
 
-// A is diagonal and constant along a row: s[row, :] += factors[row] x[row, :]. States are [rows, width] of f32 or f64; gated linear attention
-// has a row for each head and key dim. `factors` ([rows], of that dtype) is borrowed until the last operation on the map is done.
+// A is diagonal and constant along a row: s[row, :] += factors[row] x[row, :]. States are [rows, width] of f32 or f64; gated linear
+// attention has a row for each head and key dim. `factors` ([rows], of that dtype) is borrowed until the last operation on the map is done.
 std::shared_ptr<const AffineMap> make_diagonal_map(const void* factors, int64_t rows, int64_t width, Dtype dtype);
 
 // A is block diagonal: s[m] += factors[m] x[m] with a matrix product, factors [matrices, size, size], states [matrices, size, width], both

@@ -56,8 +56,8 @@ LinearAttentionShape linear_attention(const ModelOptions& o) {
   const auto width_of_head = [&](const char* key, double expansion) {
     const double width = static_cast<double>(o.embed) * expansion / static_cast<double>(o.heads);
     if (width < 1 || width != std::floor(width))
-      base::fail_input("model.{} = {}: model.embed = {} times this must be a multiple of model.heads = {}. Choose such a value.", key, expansion,
-                       o.embed, o.heads);
+      base::fail_input("model.{} = {}: model.embed = {} times this must be a multiple of model.heads = {}. Choose such a value.", key,
+                       expansion, o.embed, o.heads);
     return static_cast<int64_t>(width);
   };
   if ((o.chunk & (o.chunk - 1)) != 0) base::fail_input("model.chunk = {}: must be a power of two. Use 64.", o.chunk);

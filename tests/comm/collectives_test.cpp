@@ -248,7 +248,8 @@ TEST_P(Collectives, AllScanGivesEachRankTheStateBeforeItAndAfterIt) {
       for (const int64_t blocks : {0, 1, 3, 64}) {
         constexpr int64_t kRows = 37, kWidth = 53;  // blocks of unequal size
         const auto factor = [](int rank, int64_t row) { return 0.25f * static_cast<float>((rank + row) % 4); };
-        std::vector<float> expected(kRows * kWidth), factors(kRows), before(kRows * kWidth, -1.0f), state = values(world.rank(), kRows * kWidth);
+        std::vector<float> expected(kRows * kWidth), factors(kRows), before(kRows * kWidth, -1.0f),
+            state = values(world.rank(), kRows * kWidth);
         const auto pass = [&](int rank) {
           const std::vector<float> own = values(rank, kRows * kWidth);
           for (int64_t i = 0; i < kRows * kWidth; ++i) expected[i] = factor(rank, i / kWidth) * expected[i] + own[i];
@@ -271,7 +272,9 @@ TEST_P(Collectives, AllScanGivesEachRankTheStateBeforeItAndAfterIt) {
 TEST_P(Collectives, AllScanComposesMatricesInRankOrder) {
   run([this](World& world) {
     constexpr int64_t kMatrices = 3, kSize = 2, kWidth = 5, kState = kMatrices * kSize * kWidth;
-    const auto matrix = [](int rank, int64_t m, int64_t i, int64_t j) { return 0.1 * static_cast<double>((rank * 5 + m * 3 + i * 2 + j) % 7) - 0.2; };
+    const auto matrix = [](int rank, int64_t m, int64_t i, int64_t j) {
+      return 0.1 * static_cast<double>((rank * 5 + m * 3 + i * 2 + j) % 7) - 0.2;
+    };
     const auto own = [](int rank, int64_t i) { return std::sin(static_cast<double>(rank * 100 + i)); };
     std::vector<double> expected(kState), factors, before(kState), state;
     for (int r = 0; r < world.rank(); ++r) {

@@ -11,14 +11,17 @@ struct Sizes {
   int64_t batch, length, heads, key_dim, value_dim, chunk;
 };
 // 1, primes, one off a power of two; heads wider than one scan task; a last chunk of one token.
-const std::vector<Sizes> kSizes{{1, 1, 1, 1, 1, 16}, {2, 37, 2, 7, 5, 16}, {1, 65, 3, 16, 33, 64}, {1, 129, 1, 70, 24, 32}, {2, 200, 1, 17, 31, 128}};
+const std::vector<Sizes> kSizes{
+    {1, 1, 1, 1, 1, 16}, {2, 37, 2, 7, 5, 16}, {1, 65, 3, 16, 33, 64}, {1, 129, 1, 70, 24, 32}, {2, 200, 1, 17, 31, 128}};
 
 // `mean` is the mean log decay: -2 makes exp(-b) of a chunk of 64 overflow (e^128).
 LinearAttention problem(const Sizes& s, Gate gate, double mean, bool documents, at::ScalarType type = at::kFloat) {
   LinearAttention on{normal({s.batch, s.length, s.heads, s.key_dim}, 1, type), normal({s.batch, s.length, s.heads, s.key_dim}, 2, type),
                      normal({s.batch, s.length, s.heads, s.value_dim}, 3, type)};
   on.chunk = s.chunk;
-  const auto decay = [&](int64_t length, int64_t dim) { return -normal({s.batch, length, s.heads, dim}, 4, type).abs() * (-mean * 1.2533); };
+  const auto decay = [&](int64_t length, int64_t dim) {
+    return -normal({s.batch, length, s.heads, dim}, 4, type).abs() * (-mean * 1.2533);
+  };
   if (gate == Gate::full) on.log_decay = decay(s.length, s.key_dim);
   if (gate == Gate::per_token) on.log_decay = decay(s.length, 1).expand(on.q.sizes());
   if (gate == Gate::per_head) on.log_decay = decay(1, 1).expand(on.q.sizes());
@@ -133,7 +136,8 @@ TEST(LinearAttention, ADocumentIsComputedAsIfItStoodAlone) {
 TEST(LinearAttention, TakesSlicesOfFusedBuffers) {
   const Sizes sizes{2, 37, 3, 16, 16, 16};
   const at::Tensor fused = normal({2, 37, 9, 16}, 1);
-  LinearAttention on{fused.narrow(2, 0, 3), fused.narrow(2, 3, 3), fused.narrow(2, 6, 3), problem(sizes, Gate::full, -0.1, false).log_decay};
+  LinearAttention on{fused.narrow(2, 0, 3), fused.narrow(2, 3, 3), fused.narrow(2, 6, 3),
+                     problem(sizes, Gate::full, -0.1, false).log_decay};
   on.chunk = 16;
   expect_as_reference(on, /*chained=*/true, kRoundings);
 }

@@ -1,7 +1,5 @@
 // Linear attention over a sequence that is cut over ranks, against the recurrence on the whole sequence.
-#include "model/context/linear_attention.h"
-
-#include <mutex>
+#include <algorithm>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -12,6 +10,7 @@
 #include "comm/world.h"
 #include "harness/ranks.h"
 #include "kernels/aten.h"
+#include "model/context/linear_attention.h"
 
 namespace cairn::model {
 namespace {
@@ -118,7 +117,8 @@ TEST(LinearAttentionContext, GivesTheRecurrenceOfTheWholeSequenceOnEveryRank) {
   for (const auto& cuts : kCuts)
     for (const LinearForm form : {LinearForm::zeco, LinearForm::lasp1, LinearForm::lasp2})
       for (const double decay : {0.0, -0.05, -2.0})
-        for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) expect_exact({.cuts = cuts, .dtype = dtype, .decay = decay, .form = form});
+        for (const at::ScalarType dtype : {at::kDouble, at::kFloat})
+          expect_exact({.cuts = cuts, .dtype = dtype, .decay = decay, .form = form});
 }
 
 TEST(LinearAttentionContext, GivesTheSameForEveryNumberOfBlocks) {

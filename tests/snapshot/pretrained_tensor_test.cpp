@@ -43,6 +43,7 @@ model::DecoderShape small(const std::string& family = "llama", bool tied = false
                             .qkv_bias = of.qkv_bias,
                             .out_bias = of.out_bias,
                             .mlp_bias = of.mlp_bias};
+  if (of.linear_attention) shape.linear = {.heads = 2, .key_dim = 2, .value_dim = 4};
   shape.tokens = {.bos = 1, .eos = {2}};
   return shape;
 }

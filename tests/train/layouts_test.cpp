@@ -113,8 +113,7 @@ INSTANTIATE_TEST_SUITE_P(
                     LayoutCase{"gla_cp3_lasp1", 3, {"mesh.cp=3", "context.balanced=false", "context.linear=lasp1"}, "gla"},
                     LayoutCase{"gla_cp5_lasp2", 5, {"mesh.cp=5", "context.balanced=false", "context.linear=lasp2"}, "gla"},
                     LayoutCase{"gla_cp2_tp2_zero3", 4, {"mesh.cp=2", "mesh.tp=2", "context.balanced=false", "memory.zero=3"}, "gla"},
-                    LayoutCase{"gla_tp4", 4, {"mesh.tp=4"}, "gla"},
-                    LayoutCase{"gla_pp3", 3, {"mesh.pp=3", "recompute.mode=full"}, "gla"}),
+                    LayoutCase{"gla_tp4", 4, {"mesh.tp=4"}, "gla"}, LayoutCase{"gla_pp3", 3, {"mesh.pp=3", "recompute.mode=full"}, "gla"}),
     [](const auto& c) { return c.param.name; });
 
 // What only moves recomputation or data changes no bit of losses, gradients and parameters.

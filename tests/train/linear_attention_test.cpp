@@ -25,14 +25,14 @@ TEST(LinearAttentionTraining, GivesTheSameLossesCutOverRanksForEveryKindOfLayer)
 
 TEST(LinearAttentionTraining, RefusesSlicesThatAreNotInTheOrderOfTokens) {
   const base::Stop never;
-  const harness::Run ended = harness::on_ranks(2, {.expect_errors = true}, [&](comm::World& world) {
-    run(world, small_decoder("gla", {"mesh.cp=2"}), {}, {}, never);
-  });
+  const harness::Run ended = harness::on_ranks(2, {.expect_errors = true},
+                                               [&](comm::World& world) { run(world, small_decoder("gla", {"mesh.cp=2"}), {}, {}, never); });
   EXPECT_NE(std::string(ended.error_on(0).what()).find("Set context.balanced = false"), std::string::npos) << ended.error_on(0).what();
 }
 
 TEST(LinearAttentionTraining, RefusesItsKeysForModelsWithoutIt) {
-  EXPECT_NE(refusal_of(small_decoder("llama", {"context.linear=lasp2"})).find("context.linear = lasp2: model.kind = llama has no linear attention"),
+  EXPECT_NE(refusal_of(small_decoder("llama", {"context.linear=lasp2"}))
+                .find("context.linear = lasp2: model.kind = llama has no linear attention"),
             std::string::npos);
   EXPECT_NE(refusal_of(small_decoder("llama", {"model.decay=none"})).find("it has no linear attention"), std::string::npos);
 }

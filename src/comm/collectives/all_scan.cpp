@@ -28,7 +28,8 @@ Coroutine all_scan(Exchange& exchange, const Arguments& arguments) {
   const int me = exchange.rank(), direction = arguments.root == 0 ? 1 : -1;
   const bool first = me == arguments.root, last = me == exchange.size() - 1 - arguments.root;
   const int64_t units = state.count / std::max<int64_t>(1, map.unit()), size = size_of(state.dtype);
-  const int64_t wanted = arguments.blocks > 0 ? arguments.blocks : choose_scan_blocks(state.count * size, exchange.size(), exchange.link_facts());
+  const int64_t wanted =
+      arguments.blocks > 0 ? arguments.blocks : choose_scan_blocks(state.count * size, exchange.size(), exchange.link_facts());
   const std::vector<int64_t> counts = even_counts(units, static_cast<int>(std::clamp<int64_t>(wanted, 1, std::max<int64_t>(1, units))));
   std::vector<int64_t> begin = starts(counts);
   for (int64_t& one : begin) one *= map.unit();

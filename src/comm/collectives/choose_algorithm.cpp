@@ -129,7 +129,8 @@ int64_t choose_scan_blocks(int64_t bytes, int ranks, const LinkFacts& facts) {
   constexpr int64_t kBlocksMax = 64, kBlockBytesMin = 16 << 10;
   const double overhead_s = std::max(1e-9, static_cast<double>(facts.overhead.count()) * 1e-9);
   const double wire_s = static_cast<double>(bytes) / facts.bytes_per_s;
-  const auto best = static_cast<int64_t>(std::lround(std::min<double>(kBlocksMax, std::sqrt(std::max(0, ranks - 2) * wire_s / overhead_s))));
+  const auto best =
+      static_cast<int64_t>(std::lround(std::min<double>(kBlocksMax, std::sqrt(std::max(0, ranks - 2) * wire_s / overhead_s))));
   return std::clamp<int64_t>(best, 1, std::clamp<int64_t>(bytes / kBlockBytesMin, 1, kBlocksMax));
 }
 

@@ -44,24 +44,25 @@ struct ScanGradients {
 
 // Adds the gradients of the scores da to dq (of the scaled queries) and dk, both [count, width].
 template <int W>
-CAIRN_INLINE void scores_backward(float* dq, float* dk, const float* da, const ChunkTokens& c, int64_t chunk, const float* q, const float* k,
-                                  const float* b, int64_t width, float* left, float* right, float* made) {
+CAIRN_INLINE void scores_backward(float* dq, float* dk, const float* da, const ChunkTokens& c, int64_t chunk, const float* q,
+                                  const float* k, const float* b, int64_t width, float* left, float* right, float* made) {
   const auto add_decayed = [&](float* to, const float* from, const float* above, const float* below) __attribute__((always_inline)) {
     for (int64_t d = 0; d < width; d += W)
       store<W>(to + d, load<W>(to + d) + load<W>(from + d) * simd::exp<W>(load<W>(above + d) - load<W>(below + d)));
   };
-  each_halves(c.count, chunk, [&](const Halves& h) __attribute__((always_inline)) {
-    const float* middle = b + h.middle() * width;
-    const float* block = da + h.right * chunk + h.left;
-    decay_halves<W>(left, right, h, q, k, b, width);
-    std::memset(made, 0, static_cast<size_t>(h.right_count * width) * sizeof(float));
-    small_gemm<W>(h.right_count, width, h.half, made, width, block, chunk, 1, left, width);
-    for (int64_t r = 0; r < h.right_count; ++r)
-      add_decayed(dq + (h.right + r) * width, made + r * width, b + (h.right + r) * width, middle);
-    std::memset(made, 0, static_cast<size_t>(h.half * width) * sizeof(float));
-    small_gemm<W>(h.half, width, h.right_count, made, width, block, 1, chunk, right, width);
-    for (int64_t j = 0; j < h.half; ++j) add_decayed(dk + (h.left + j) * width, made + j * width, middle, b + (h.left + j) * width);
-  });
+  each_halves(
+      c.count, chunk, [&](const Halves& h) __attribute__((always_inline)) {
+        const float* middle = b + h.middle() * width;
+        const float* block = da + h.right * chunk + h.left;
+        decay_halves<W>(left, right, h, q, k, b, width);
+        std::memset(made, 0, static_cast<size_t>(h.right_count * width) * sizeof(float));
+        small_gemm<W>(h.right_count, width, h.half, made, width, block, chunk, 1, left, width);
+        for (int64_t r = 0; r < h.right_count; ++r)
+          add_decayed(dq + (h.right + r) * width, made + r * width, b + (h.right + r) * width, middle);
+        std::memset(made, 0, static_cast<size_t>(h.half * width) * sizeof(float));
+        small_gemm<W>(h.half, width, h.right_count, made, width, block, 1, chunk, right, width);
+        for (int64_t j = 0; j < h.half; ++j) add_decayed(dk + (h.left + j) * width, made + j * width, middle, b + (h.left + j) * width);
+      });
   for (int64_t r = 0; r < c.count; ++r)
     for (int64_t j = r / kBlock * kBlock; j <= r; ++j) {
       const float score = da[r * chunk + j];

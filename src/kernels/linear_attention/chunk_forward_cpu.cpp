@@ -77,9 +77,8 @@ struct EarlierChunks {
     const ChunkTokens c(p, *task);
     const int64_t width = p.padded(), head = p.head_of(c.batch, c.head), block = head * p.chunks + task->chunk;
     float *q = task->scratch, *b = q + p.chunk * width, *made = b + p.chunk * width;
-    const float* state =
-        with_incoming(made, p.states + block * p.key_dim * p.value_dim, p.factors + block * p.key_dim,
-                      p.initial == nullptr ? nullptr : p.initial + head * p.key_dim * p.value_dim, p.key_dim, p.value_dim);
+    const float* state = with_incoming(made, p.states + block * p.key_dim * p.value_dim, p.factors + block * p.key_dim,
+                                       p.initial == nullptr ? nullptr : p.initial + head * p.key_dim * p.value_dim, p.key_dim, p.value_dim);
     load_rows(q, width, p.q, c, 0, p.key_dim, p.scale);
     load_sums(b, width, p, c, 0, p.key_dim);
     for (int64_t r = 0; r < c.seeing; ++r) decayed<W>(q + r * width, q + r * width, b + r * width, width);

@@ -19,8 +19,8 @@ inline constexpr int64_t kBlock = 8;  // tokens of the smallest blocks, in which
 // The tokens of one chunk and their documents: token i is in the segment-th document that started in this chunk.
 struct ChunkTokens {
   int64_t batch, head, begin, count;
-  int64_t seeing = 0;          // the first so many see the state before the chunk
-  int64_t remembered = 0;      // those from here on are seen by the state after it
+  int64_t seeing = 0;      // the first so many see the state before the chunk
+  int64_t remembered = 0;  // those from here on are seen by the state after it
   uint16_t segment[kChunkMax];
 
   ChunkTokens(const LinearProblem& p, const LinearTask& task)
@@ -102,18 +102,18 @@ template <int W>
 CAIRN_INLINE void scores(float* a, const ChunkTokens& c, int64_t chunk, const float* q, const float* k, const float* b, int64_t width,
                          float* left, float* right, float* turned) {
   std::memset(a, 0, static_cast<size_t>(c.count * chunk) * sizeof(float));
-  each_halves(c.count, chunk, [&](const Halves& h) __attribute__((always_inline)) {
-    decay_halves<W>(left, right, h, q, k, b, width);
-    transposed(turned, h.half, left, width, h.half, width);
-    small_gemm<W>(h.right_count, h.half, width, a + h.right * chunk + h.left, chunk, right, width, 1, turned, h.half);
-  });
+  each_halves(
+      c.count, chunk, [&](const Halves& h) __attribute__((always_inline)) {
+        decay_halves<W>(left, right, h, q, k, b, width);
+        transposed(turned, h.half, left, width, h.half, width);
+        small_gemm<W>(h.right_count, h.half, width, a + h.right * chunk + h.left, chunk, right, width, 1, turned, h.half);
+      });
   for (int64_t r = 0; r < c.count; ++r) {
     const float *q_r = q + r * width, *b_r = b + r * width;
     for (int64_t j = r / kBlock * kBlock; j <= r; ++j) {
       const float *k_j = k + j * width, *b_j = b + j * width;
       Float<W> sum{};
-      for (int64_t d = 0; d < width; d += W)
-        sum += load<W>(q_r + d) * load<W>(k_j + d) * simd::exp<W>(load<W>(b_r + d) - load<W>(b_j + d));
+      for (int64_t d = 0; d < width; d += W) sum += load<W>(q_r + d) * load<W>(k_j + d) * simd::exp<W>(load<W>(b_r + d) - load<W>(b_j + d));
       a[r * chunk + j] = simd::sum<W>(sum);
     }
     for (int64_t j = 0; j < r; ++j)

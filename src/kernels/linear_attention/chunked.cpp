@@ -28,8 +28,8 @@ at::Tensor in_tokens(const at::Tensor& x, int64_t length) {
 // A problem in chunks.
 struct Chunks {
   at::Tensor q, k, v;
-  at::Tensor b;                       // inclusive sums of g from the chunk's begin; undefined: no decay
-  at::Tensor segment;                 // documents that started in the chunk so far, [batch, 1, chunks, chunk]; undefined: none
+  at::Tensor b;        // inclusive sums of g from the chunk's begin; undefined: no decay
+  at::Tensor segment;  // documents that started in the chunk so far, [batch, 1, chunks, chunk]; undefined: none
   double scale;
   int64_t length, chunk;
 

@@ -32,8 +32,8 @@ bool has_rows(const at::Tensor& x) { return is_cpu_float(x) && (x.size(3) == 1 |
 
 template <class... Outputs>
 bool on_cpu(const LinearAttention& on, const Outputs&... outputs) {
-  const bool decay = !on.log_decay.defined() || (is_cpu_float(on.log_decay) && (on.log_decay.stride(3) == 0 || on.log_decay.size(3) == 1 ||
-                                                                               on.log_decay.stride(3) == 1));
+  const bool decay = !on.log_decay.defined() || (is_cpu_float(on.log_decay) &&
+                                                 (on.log_decay.stride(3) == 0 || on.log_decay.size(3) == 1 || on.log_decay.stride(3) == 1));
   return decay && on.chunk >= 16 && has_rows(on.q) && has_rows(on.k) && has_rows(on.v) && (has_rows(outputs) && ...);
 }
 

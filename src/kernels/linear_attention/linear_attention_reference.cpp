@@ -1,9 +1,10 @@
 // The recurrence of linear_attention.h, one token after the other, in differentiable ATen operations.
+#include "kernels/linear_attention.h"
+
 #include <cmath>
 #include <vector>
 
 #include "kernels/aten.h"
-#include "kernels/linear_attention.h"
 
 namespace cairn::kernels::reference {
 

@@ -19,16 +19,16 @@ struct LinearRows {
 struct LinearProblem {
   int64_t batch = 0, length = 0, heads = 0, key_dim = 0, value_dim = 0, chunk = 0, chunks = 0;
   float scale = 1;
-  LinearRows q, k, v, g;       // g.data null: no decay
-  int64_t g_element = 1;       // stride of g's last dim: 0 where one decay serves a head
+  LinearRows q, k, v, g;         // g.data null: no decay
+  int64_t g_element = 1;         // stride of g's last dim: 0 where one decay serves a head
   const bool* starts = nullptr;  // [batch, length]; null: none
-  LinearRows out;              // or its gradient
+  LinearRows out;                // or its gradient
   LinearRows dq, dk, dv;
   // [batch, heads, chunks, key_dim, value_dim] and [batch, heads, chunks, key_dim].
   float *states = nullptr, *factors = nullptr;
   float *state_gradients = nullptr, *gradient_factors = nullptr;
-  // [batch, heads, key_dim, value_dim] and [batch, heads, key_dim]: the state that comes in (forward: from before, backward: from after; null:
-  // zero), and the results of a scan.
+  // [batch, heads, key_dim, value_dim] and [batch, heads, key_dim]: the state that comes in (forward: from before, backward: from after;
+  // null: zero), and the results of a scan.
   const float *initial = nullptr, *end_gradient = nullptr;
   float *scanned = nullptr, *decay = nullptr;
 

@@ -163,7 +163,7 @@ class Decoder final : public Model {
           apart ? BlockIo{.name = name, .reads = normed, .writes = wires[i].writes, .onto = wires[i].onto, .with = wires[i].with}
                 : BlockIo{.name = name, .reads = wires[i].reads, .writes = wires[i].writes};
       Pending one;
-      one.branch = !attention           ? make_mlp(layer, io, apart, norm)
+      one.branch = !attention          ? make_mlp(layer, io, apart, norm)
                    : has_linear(layer) ? make_linear_attention(layer, io, apart, norm)
                                        : make_attention(layer, io, apart, norm);
       if (norm) one.norm = make_norm_block(shape_, {.name = name + "_norm", .reads = wires[i].reads, .writes = normed}, *norm);
@@ -223,7 +223,8 @@ class Decoder final : public Model {
       parts.gate_up = add_linear({{at + "attn.gk_proj.1", keys, "heads", s.key_dim}}, {"", s.gate_rank, "rank"}, /*bias=*/true);
     }
     parts.head_norm = add_norm(at + "attn.g_norm_swish_gate", Norm::Kind::rms, s.value_dim, "head");
-    parts.out = add_linear({{at + names.out, shape_.embed, "embed"}}, {"", values, "heads", s.value_dim}, /*bias=*/false, /*to_residual=*/true);
+    parts.out =
+        add_linear({{at + names.out, shape_.embed, "embed"}}, {"", values, "heads", s.value_dim}, /*bias=*/false, /*to_residual=*/true);
     return make_linear_attention_block(s, shape_.embed, shape_.dropout, io, std::move(parts));
   }
 

@@ -14,7 +14,7 @@ namespace cairn::model {
 // With in = norm(x), per head:
 //   q, k, v, z = in w^T;  o = linear attention of q, k, v and g;  x + out(head_norm(o) * silu(z))
 struct LinearAttentionParts {
-  std::optional<Norm> norm = {};  // absent: a separate norm block
+  std::optional<Norm> norm = {};        // absent: a separate norm block
   Linear qkvz = {};                     // queries, keys, values and output gates: four neighbours
   Linear gate_down = {}, gate_up = {};  // of gated decay: [rank, embed] and [heads * key_dim, rank] with a bias
   Norm head_norm = {};                  // over value_dim

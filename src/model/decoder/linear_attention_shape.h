@@ -13,7 +13,7 @@ struct LinearAttentionShape {
   //   none      plain linear attention
   enum class Decay { gated, constant, none };
   Decay decay = Decay::gated;
-  int64_t heads = 0;  // 0: as many as softmax attention has, and widths of flash-linear-attention
+  int64_t heads = 0;                     // 0: as many as softmax attention has, and widths of flash-linear-attention
   int64_t key_dim = 16, value_dim = 32;  // of a head
   int64_t chunk = 64;
   int64_t gate_rank = 16;

@@ -355,17 +355,15 @@ void read_fla(DecoderShape& shape, const Config& config) {
     shape.linear.softmax_layers = layer_list(own, "layers", shape.layers);
   }
   if (shape.embed % shape.heads != 0 || shape.heads % shape.kv_heads != 0)
-    base::fail_corrupt(config.file(), fmt::format("attn has {} heads and {} key heads for hidden_size = {}", shape.heads, shape.kv_heads,
-                                                  shape.embed));
+    base::fail_corrupt(config.file(),
+                       fmt::format("attn has {} heads and {} key heads for hidden_size = {}", shape.heads, shape.kv_heads, shape.embed));
   shape.head_dim = shape.embed / shape.heads;
   if (!shape.linear.softmax_layers.empty() && shape.head_dim % 2 != 0)
     base::fail_corrupt(config.file(), fmt::format("heads of width {}: rotary positions need an even one", shape.head_dim));
 }
 
 void write_fla(base::OrderedJson& config, const DecoderShape& shape) {
-  const auto expansion = [&](int64_t width) {
-    return static_cast<double>(width * shape.linear.heads) / static_cast<double>(shape.embed);
-  };
+  const auto expansion = [&](int64_t width) { return static_cast<double>(width * shape.linear.heads) / static_cast<double>(shape.embed); };
   config["hidden_size"] = shape.embed;
   config["expand_k"] = expansion(shape.linear.key_dim);
   config["expand_v"] = expansion(shape.linear.value_dim);
@@ -415,7 +413,9 @@ void write_family(base::OrderedJson& config, const DecoderShape& shape) {
 
 // Linear attention with a constant decay or none is another function than fla's, so it gets another model_type.
 std::string decay_suffix(const DecoderShape& shape) {
-  return shape.linear.decay == LinearAttentionShape::Decay::gated ? "" : fmt::format("_{}_decay", base::enum_name(kDecayNames, shape.linear.decay));
+  return shape.linear.decay == LinearAttentionShape::Decay::gated
+             ? ""
+             : fmt::format("_{}_decay", base::enum_name(kDecayNames, shape.linear.decay));
 }
 
 // Fields that are not true of what is written: the weights' type and place of the file that was read, and the other spelling of the rotary

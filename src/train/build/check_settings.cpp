@@ -91,7 +91,8 @@ void check_context(const Settings& settings, const parallel::Plan& plan) {
                      context.scan_blocks, linear);
   if (cp > 1 && context.balanced)
     base::fail_input(
-        "context.balanced = true: states of linear attention pass from rank to rank in the order of tokens, and every rank has the same work "
+        "context.balanced = true: states of linear attention pass from rank to rank in the order of tokens, and every rank has the same "
+        "work "
         "anyway. Set context.balanced = false.");
 }
 

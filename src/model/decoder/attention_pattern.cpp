@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "kernels/block_pattern.h"
+#include "model/decoder/attention_pattern_json.h"
 #include "model/decoder/shape.h"
 #include "model/decoder/wiring.h"
 

@@ -46,7 +46,8 @@ Settings read_settings(base::Recipe& recipe) {
     const snapshot::ModelOutline outline = snapshot::read_outline(s.model.from);
     const model::ModelOptions theirs = model::options_of(outline.shape, s.model);
     s.model = recipe.read(model::model_schema(), theirs);
-    s.model.attention = recipe.read(model::pattern_schema(), recipe.has("model.attention.type") ? model::PatternOptions{} : theirs.attention);
+    s.model.attention =
+        recipe.read(model::pattern_schema(), recipe.has("model.attention.type") ? model::PatternOptions{} : theirs.attention);
     if (s.model.attention != theirs.attention && !s.model.convert)
       base::fail_input(
           "model.attention: the pattern differs from that of {}, whose weights would compute another function. Set model.convert = true to "

@@ -235,7 +235,7 @@ TEST(LayoutsOfMatrixOptimizers, GiveTheGradientsAndParametersOfOneRank) {
 
 // Texts of three blocks: the window hides one of them from every second head.
 TEST(LayoutsOfPatterns, GiveTheGradientsAndParametersOfOneRank) {
-  const std::vector<std::string> s2{"data.length=48",          "model.attention.type=s2",         "model.attention.block=16",
+  const std::vector<std::string> s2{"data.length=48",           "model.attention.type=s2",        "model.attention.block=16",
                                     "model.attention.stride=2", "model.attention.local_blocks=1", "model.attention.dense_layers=last 1"};
   const LayoutTrace one = recorded({"one", 1, s2});
   EXPECT_GT(first_difference(one, recorded({"dense", 1, {"data.length=48"}}), 1e-5).step, 0);

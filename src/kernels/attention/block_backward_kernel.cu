@@ -38,7 +38,8 @@ __global__ void delta_kernel(const BlockLaunch p) {
   if (row >= static_cast<int64_t>(p.batch) * p.heads * p.q_len) return;
   const int query = static_cast<int>(row % p.q_len), head = static_cast<int>(row / p.q_len % p.heads),
             batch = static_cast<int>(row / p.q_len / p.heads);
-  const T *out = head_of<T>(p.out, batch, head) + query * p.out.row_stride, *dout = head_of<T>(p.dout, batch, head) + query * p.dout.row_stride;
+  const T *out = head_of<T>(p.out, batch, head) + query * p.out.row_stride,
+          *dout = head_of<T>(p.dout, batch, head) + query * p.dout.row_stride;
   float sum = 0;
   for (int d = lane; d < p.head_dim; d += 32) sum += as_float(out[d]) * as_float(dout[d]);
   for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
@@ -51,7 +52,8 @@ __global__ void __launch_bounds__(kThreads) dq_kernel(const BlockLaunch p) {
   constexpr int kTileBytes = kTile * kDim * 2;
   const uint32_t queries = shared_address(memory), douts = queries + kPanel * kDim * 2, keys = douts + kPanel * kDim * 2,
                  values = keys + 2 * kTileBytes;
-  const int panel = p.lists.panels - 1 - static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y), batch = static_cast<int>(blockIdx.z);
+  const int panel = p.lists.panels - 1 - static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y),
+            batch = static_cast<int>(blockIdx.z);
   const int kv_head = head / (p.heads / p.kv_heads), list = p.lists.heads == 1 ? 0 : kv_head;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const T *k = head_of<T>(p.k, batch, kv_head), *v = head_of<T>(p.v, batch, kv_head);
@@ -86,7 +88,8 @@ __global__ void __launch_bounds__(kThreads) dq_kernel(const BlockLaunch p) {
     __syncthreads();
     if (entry + 1 < end) load(entry + 1, stage ^ 1);
     copies_commit();
-    const uint32_t key_tile = keys + static_cast<uint32_t>(stage * kTileBytes), value_tile = values + static_cast<uint32_t>(stage * kTileBytes);
+    const uint32_t key_tile = keys + static_cast<uint32_t>(stage * kTileBytes),
+                   value_tile = values + static_cast<uint32_t>(stage * kTileBytes);
     float scores[kTile / 8][4], dweights[kTile / 8][4];
     set_zero(scores);
     set_zero(dweights);
@@ -136,8 +139,8 @@ __global__ void __launch_bounds__(kTile * 2) dkv_kernel(const BlockLaunch p) {
   load_tile<kTile, kDim, kWide>(values, head_of<T>(p.v, batch, kv_head), p.v.row_stride, first_key, p.k_len);
   const auto load = [&](int step, int stage) {
     const int head = kv_head * group + step / count, first = (panels[part.begin + step % count] >> 4) * kPanel;
-    load_tile<kPanel, kDim, kWide>(queries + static_cast<uint32_t>(stage * kPanelBytes), head_of<T>(p.q, batch, head), p.q.row_stride, first,
-                                   p.q_len);
+    load_tile<kPanel, kDim, kWide>(queries + static_cast<uint32_t>(stage * kPanelBytes), head_of<T>(p.q, batch, head), p.q.row_stride,
+                                   first, p.q_len);
     load_tile<kPanel, kDim, kWide>(douts + static_cast<uint32_t>(stage * kPanelBytes), head_of<T>(p.dout, batch, head), p.dout.row_stride,
                                    first, p.q_len);
     for (int i = static_cast<int>(threadIdx.x); i < kPanel; i += kWide) {
@@ -253,7 +256,7 @@ cudaError_t launch(const BlockLaunch& p, cudaStream_t stream) {
 
 template <class T, int kDim>
 cudaError_t launch_tiles(const BlockLaunch& p, cudaStream_t stream) {
-  return p.lists.tile_keys == 64 ? launch<T, kDim, 64>(p, stream)
+  return p.lists.tile_keys == 64   ? launch<T, kDim, 64>(p, stream)
          : p.lists.tile_keys == 32 ? launch<T, kDim, 32>(p, stream)
                                    : launch<T, kDim, 16>(p, stream);
 }

@@ -1,5 +1,6 @@
-// Block-sparse attention on a GPU, forward (S2-Attention, arXiv:2407.17678): FlashAttention-2 (arXiv:2307.08691) over the tiles of keys that a
-// panel of 64 queries sees. One thread block of four warps per panel and head; tiles are loaded one ahead of the one that is multiplied.
+// Block-sparse attention on a GPU, forward (S2-Attention, arXiv:2407.17678): FlashAttention-2 (arXiv:2307.08691) over the tiles of keys
+// that a panel of 64 queries sees. One thread block of four warps per panel and head; tiles are loaded one ahead of the one that is
+// multiplied.
 #include <cmath>
 
 #include "kernels/attention/block_attention_kernel.h"
@@ -19,7 +20,8 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const BlockLaunch p) 
   constexpr int kTileBytes = kTile * kDim * 2;
   const uint32_t queries = shared_address(memory), keys = queries + kPanel * kDim * 2, values = keys + 2 * kTileBytes;
   // The last panels have the longest lists: they start first.
-  const int panel = p.lists.panels - 1 - static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y), batch = static_cast<int>(blockIdx.z);
+  const int panel = p.lists.panels - 1 - static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y),
+            batch = static_cast<int>(blockIdx.z);
   const int kv_head = head / (p.heads / p.kv_heads), list = p.lists.heads == 1 ? 0 : kv_head;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const T* q = static_cast<const T*>(p.q.data) + batch * p.q.batch_stride + head * p.q.head_stride;
@@ -107,8 +109,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const BlockLaunch p) 
 template <class T, int kDim, int kTile>
 cudaError_t launch(const BlockLaunch& p, cudaStream_t stream) {
   constexpr int kBytes = (kPanel + 4 * kTile) * kDim * 2;
-  const cudaError_t status =
-      cudaFuncSetAttribute(forward_kernel<T, kDim, kTile>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  const cudaError_t status = cudaFuncSetAttribute(forward_kernel<T, kDim, kTile>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (status != cudaSuccess) return status;
   const dim3 grid(static_cast<unsigned>(p.lists.panels), static_cast<unsigned>(p.heads), static_cast<unsigned>(p.batch));
   forward_kernel<T, kDim, kTile><<<grid, kThreads, kBytes, stream>>>(p);
@@ -117,7 +118,7 @@ cudaError_t launch(const BlockLaunch& p, cudaStream_t stream) {
 
 template <class T, int kDim>
 cudaError_t launch_tiles(const BlockLaunch& p, cudaStream_t stream) {
-  return p.lists.tile_keys == 64 ? launch<T, kDim, 64>(p, stream)
+  return p.lists.tile_keys == 64   ? launch<T, kDim, 64>(p, stream)
          : p.lists.tile_keys == 32 ? launch<T, kDim, 32>(p, stream)
                                    : launch<T, kDim, 16>(p, stream);
 }

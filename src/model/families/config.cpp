@@ -355,9 +355,10 @@ std::string format_config(const DecoderShape& shape, const std::string& dtype) {
   // Another wiring is another function of the same parameters, so it gets another architecture and model_type.
   const bool standard = is_standard(shape.residual);
   const Family& kind = family(shape.family);
-  config["architectures"].push_back(std::string(shape.pattern ? kPatternPrefix : "") + architecture_prefix(shape.residual) + kind.architecture);
-  config["model_type"] = (standard ? shape.family : fmt::format("{}_{}", shape.family, shape.residual)) +
-                         std::string(shape.pattern ? kPatternSuffix : "");
+  config["architectures"].push_back(std::string(shape.pattern ? kPatternPrefix : "") + architecture_prefix(shape.residual) +
+                                    kind.architecture);
+  config["model_type"] =
+      (standard ? shape.family : fmt::format("{}_{}", shape.family, shape.residual)) + std::string(shape.pattern ? kPatternSuffix : "");
   if (shape.pattern) config["sparse_attention"] = format_pattern(shape);
   if (is_ladder(shape.residual)) config["ladder_layers"] = shape.ladder_layers;
   config["vocab_size"] = shape.vocab;

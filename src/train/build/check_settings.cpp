@@ -57,8 +57,8 @@ void check_context(const Settings& settings, const parallel::Plan& plan) {
   if (cp > settings.data.length)
     base::fail_input("mesh.cp = {}: texts of data.length = {} are too short for so many ranks: use mesh.dp", cp, settings.data.length);
   if (cp > 1 && settings.model.attention.type != "dense")
-    base::fail_input("mesh.cp = {}: context parallelism does not know model.attention.type = \"{}\" yet. Use mesh.tp, which splits heads.", cp,
-                     settings.model.attention.type);
+    base::fail_input("mesh.cp = {}: context parallelism does not know model.attention.type = \"{}\" yet. Use mesh.tp, which splits heads.",
+                     cp, settings.model.attention.type);
 }
 
 // Islands that step separately.

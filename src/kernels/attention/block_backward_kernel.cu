@@ -119,6 +119,37 @@ __global__ void __launch_bounds__(kThreads) dq_kernel(const BlockLaunch p) {
   }
 }
 
+// Writes a warp's gradients of 16 keys: to their place, or in fp32 beside the other parts of the tile's list.
+template <class T, int kDim, int kTile>
+__device__ inline void store_key_gradients(const BlockLaunch& p, const BlockPart& part, const float (&dk)[kDim / 8][4],
+                                           const float (&dv)[kDim / 8][4], int batch, int kv_head) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, first = static_cast<int>(threadIdx.x) / 32 * 16 + lane / 4;
+  if (part.partial >= 0) {
+    float* to = p.partial + ((static_cast<int64_t>(batch) * p.kv_heads + kv_head) * p.partials_per_head + part.partial) * 2 * kTile * kDim;
+#pragma unroll
+    for (int i = 0; i < kDim / 8; ++i)
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int at = (first + j / 2 * 8) * kDim + i * 8 + lane % 4 * 2 + j % 2;
+        to[at] = dk[i][j] * p.scale;
+        to[kTile * kDim + at] = dv[i][j];
+      }
+    return;
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = part.tile * kTile + first + half * 8;
+    if (row >= p.k_len) continue;
+    T* to_k = head_of<T>(p.dk, batch, kv_head) + row * p.dk.row_stride + lane % 4 * 2;
+    T* to_v = head_of<T>(p.dv, batch, kv_head) + row * p.dv.row_stride + lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < kDim / 8; ++i) {
+      *reinterpret_cast<uint32_t*>(to_k + i * 8) = pack_two<T>(dk[i][2 * half] * p.scale, dk[i][2 * half + 1] * p.scale);
+      *reinterpret_cast<uint32_t*>(to_v + i * 8) = pack_two<T>(dv[i][2 * half], dv[i][2 * half + 1]);
+    }
+  }
+}
+
 // A warp has 16 keys; there are as many warps as the tile has 16 keys. Scores are transposed: rows are keys.
 template <class T, int kDim, int kTile>
 __global__ void __launch_bounds__(kTile * 2) dkv_kernel(const BlockLaunch p) {
@@ -190,30 +221,7 @@ __global__ void __launch_bounds__(kTile * 2) dkv_kernel(const BlockLaunch p) {
   }
   copies_wait<0>();
 
-  if (part.partial >= 0) {
-    float* to = p.partial + ((static_cast<int64_t>(batch) * p.kv_heads + kv_head) * p.partials_per_head + part.partial) * 2 * kTile * kDim;
-#pragma unroll
-    for (int i = 0; i < kDim / 8; ++i)
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int at = (warp * 16 + lane / 4 + j / 2 * 8) * kDim + i * 8 + lane % 4 * 2 + j % 2;
-        to[at] = dk[i][j] * p.scale;
-        to[kTile * kDim + at] = dv[i][j];
-      }
-    return;
-  }
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = key + half * 8;
-    if (row >= p.k_len) continue;
-    T* to_k = head_of<T>(p.dk, batch, kv_head) + row * p.dk.row_stride + lane % 4 * 2;
-    T* to_v = head_of<T>(p.dv, batch, kv_head) + row * p.dv.row_stride + lane % 4 * 2;
-#pragma unroll
-    for (int i = 0; i < kDim / 8; ++i) {
-      *reinterpret_cast<uint32_t*>(to_k + i * 8) = pack_two<T>(dk[i][2 * half] * p.scale, dk[i][2 * half + 1] * p.scale);
-      *reinterpret_cast<uint32_t*>(to_v + i * 8) = pack_two<T>(dv[i][2 * half], dv[i][2 * half + 1]);
-    }
-  }
+  store_key_gradients<T, kDim, kTile>(p, part, dk, dv, batch, kv_head);
 }
 
 template <class T>

@@ -14,6 +14,47 @@ using namespace block;
 constexpr int kPanel = 64, kThreads = 128;
 constexpr float kLog2e = 1.44269504088896340736f, kLn2 = 0.69314718055994530942f;
 
+// Scores of pairs that are not seen become -inf. `query`: the lane's first row in the panel.
+template <int kTile>
+__device__ inline void hide_unseen(float (&scores)[kTile / 8][4], const BlockLaunch& p, int pair, int panel, int query) {
+  const int first = (pair >> 4) * kTile, lane = static_cast<int>(threadIdx.x) % 32;
+  const bool all_rows = p.lists.row_shift >= 6 || (pair & 15) == 15;
+  if (all_rows && first + kTile <= p.k_len && first + kTile - 1 <= panel * kPanel + p.shift) return;
+#pragma unroll
+  for (int i = 0; i < kTile / 8; ++i)
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int row = query + j / 2 * 8, key = first + i * 8 + lane % 4 * 2 + j % 2;
+      const bool seen = ((pair >> (row >> p.lists.row_shift)) & 1) != 0 && key < p.k_len && key <= panel * kPanel + row + p.shift;
+      if (!seen) scores[i][j] = -INFINITY;
+    }
+}
+
+// Scores become weights; out, highest and sum are brought to the new maximum. A lane has a part of two rows.
+template <int kTile, int kDim>
+__device__ inline void online_softmax(float (&scores)[kTile / 8][4], float (&out)[kDim / 8][4], float (&highest)[2], float (&sum)[2],
+                                      float scale) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float most = highest[half];
+#pragma unroll
+    for (int i = 0; i < kTile / 8; ++i) most = fmaxf(most, fmaxf(scores[i][2 * half], scores[i][2 * half + 1]));
+    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+    const float base = most == -INFINITY ? 0 : most * scale;  // nothing seen yet: keep -inf - base from being nan
+    const float factor = exp2f(highest[half] * scale - base);
+    highest[half] = most;
+    float total = 0;
+#pragma unroll
+    for (int i = 0; i < kTile / 8; ++i)
+#pragma unroll
+      for (int j = 2 * half; j < 2 * half + 2; ++j) total += scores[i][j] = exp2f(scores[i][j] * scale - base);
+    sum[half] = sum[half] * factor + total;
+#pragma unroll
+    for (int i = 0; i < kDim / 8; ++i) out[i][2 * half] *= factor, out[i][2 * half + 1] *= factor;
+  }
+}
+
 template <class T, int kDim, int kTile>
 __global__ void __launch_bounds__(kThreads) forward_kernel(const BlockLaunch p) {
   extern __shared__ __align__(128) unsigned char memory[];
@@ -53,37 +94,8 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const BlockLaunch p) 
     set_zero(scores);
     multiply_transposed<T, kDim, kTile>(scores, queries, warp * 16, keys + static_cast<uint32_t>(stage * kTileBytes));
 
-    const int pair = p.lists.of_panel[entry], first = (pair >> 4) * kTile;
-    const bool all_rows = p.lists.row_shift >= 6 || (pair & 15) == 15;
-    if (!all_rows || first + kTile > p.k_len || first + kTile - 1 > panel * kPanel + p.shift) {
-#pragma unroll
-      for (int i = 0; i < kTile / 8; ++i)
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const int row = query + j / 2 * 8, key = first + i * 8 + lane % 4 * 2 + j % 2;
-          const bool seen = ((pair >> (row >> p.lists.row_shift)) & 1) != 0 && key < p.k_len && key <= panel * kPanel + row + p.shift;
-          if (!seen) scores[i][j] = -INFINITY;
-        }
-    }
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {  // the lane's two rows
-      float most = highest[half];
-#pragma unroll
-      for (int i = 0; i < kTile / 8; ++i) most = fmaxf(most, fmaxf(scores[i][2 * half], scores[i][2 * half + 1]));
-      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
-      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-      const float base = most == -INFINITY ? 0 : most * scale;  // nothing seen yet: keep -inf - base from being nan
-      const float factor = exp2f(highest[half] * scale - base);
-      highest[half] = most;
-      float total = 0;
-#pragma unroll
-      for (int i = 0; i < kTile / 8; ++i)
-#pragma unroll
-        for (int j = 2 * half; j < 2 * half + 2; ++j) total += scores[i][j] = exp2f(scores[i][j] * scale - base);
-      sum[half] = sum[half] * factor + total;
-#pragma unroll
-      for (int i = 0; i < kDim / 8; ++i) out[i][2 * half] *= factor, out[i][2 * half + 1] *= factor;
-    }
+    hide_unseen<kTile>(scores, p, p.lists.of_panel[entry], panel, query);
+    online_softmax<kTile, kDim>(scores, out, highest, sum, scale);
     multiply<T, kDim, kTile>(out, scores, values + static_cast<uint32_t>(stage * kTileBytes));
   }
   copies_wait<0>();

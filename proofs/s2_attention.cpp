@@ -1,5 +1,5 @@
-// S2-Attention: each key head sees a window and its own strided blocks. The baseline is dense causal attention by the kernels that the trainer
-// uses without a pattern.
+// S2-Attention: each key head sees a window and its own strided blocks. The baseline is dense causal attention by the kernels that the
+// trainer uses without a pattern.
 #include <algorithm>
 #include <cmath>
 
@@ -99,15 +99,14 @@ void exactness(const ProofOptions& o, Findings& findings, base::Log& log) {
     BlockPattern pattern;
     int64_t length, heads, first_head, kv_heads;
   };
-  for (const Case& c : {Case{"64 positions", {.block = 64, .local_blocks = 1, .stride = 2, .kv_heads = 2}, 64, 2, 0, 2},
-                        Case{"1,000 positions, grouped heads", {.block = 32, .local_blocks = 2, .stride = 2, .kv_heads = 2}, 1000, 4, 0, 2},
-                        Case{"1,000 positions, a dense head", {.block = 64, .local_blocks = 2, .stride = 3, .kv_heads = 4, .dense_heads = 1},
-                             1000, 4, 0, 4},
-                        Case{"1,000 positions, two ranges",
-                             {.block = 16, .local_blocks = 3, .stride = 3, .near_stride = 2, .kv_heads = 3}, 1000, 3, 0, 3},
-                        Case{"1,000 positions, heads 5 to 7 of 8 on one rank", {.block = 16, .local_blocks = 2, .stride = 8, .kv_heads = 8},
-                             1000, 3, 5, 3},
-                        Case{"4,096 positions", {.block = 64, .local_blocks = 4, .stride = 8, .kv_heads = 8}, 4096, 2, 0, 2}}) {
+  for (const Case& c :
+       {Case{"64 positions", {.block = 64, .local_blocks = 1, .stride = 2, .kv_heads = 2}, 64, 2, 0, 2},
+        Case{"1,000 positions, grouped heads", {.block = 32, .local_blocks = 2, .stride = 2, .kv_heads = 2}, 1000, 4, 0, 2},
+        Case{
+            "1,000 positions, a dense head", {.block = 64, .local_blocks = 2, .stride = 3, .kv_heads = 4, .dense_heads = 1}, 1000, 4, 0, 4},
+        Case{"1,000 positions, two ranges", {.block = 16, .local_blocks = 3, .stride = 3, .near_stride = 2, .kv_heads = 3}, 1000, 3, 0, 3},
+        Case{"1,000 positions, heads 5 to 7 of 8 on one rank", {.block = 16, .local_blocks = 2, .stride = 8, .kv_heads = 8}, 1000, 3, 5, 3},
+        Case{"4,096 positions", {.block = 64, .local_blocks = 4, .stride = 8, .kv_heads = 8}, 4096, 2, 0, 2}}) {
     log.info("exactness: {}", c.name);
     findings.at_most(fmt::format("1. {}: output and gradients against a mask in double, largest relative difference", c.name), 0,
                      furthest_from_mask(c.pattern, c.length, c.heads, c.first_head, c.kv_heads, o.seed), 1e-5);
@@ -155,7 +154,8 @@ void speed(const ProofOptions& o, Findings& findings, base::Log& log) {
   for (int round = 0; round < kRounds; ++round) {
     const double dense_forward = seconds([&] { a.forward(dense); }), dense_backward = seconds([&] { a.backward(dense); });
     const double sparse_forward = seconds([&] { a.forward(sparse); }), sparse_backward = seconds([&] { a.backward(sparse); });
-    log.info("round {}: dense {:.3f} + {:.3f} s, sparse {:.3f} + {:.3f} s", round, dense_forward, dense_backward, sparse_forward, sparse_backward);
+    log.info("round {}: dense {:.3f} + {:.3f} s, sparse {:.3f} + {:.3f} s", round, dense_forward, dense_backward, sparse_forward,
+             sparse_backward);
     forward.push_back(dense_forward / sparse_forward);
     both.push_back((dense_forward + dense_backward) / (sparse_forward + sparse_backward));
   }

@@ -29,9 +29,9 @@ struct BlockPattern {
   int64_t stride = 8;
   int64_t near_stride = 1;
   int64_t phase_step = 1, phase_offset = 0;
-  int64_t kv_heads = 1;      // of the whole model: heads are numbered over all ranks
-  int64_t dense_heads = 0;   // the last of these see everything before them
-  bool homogeneous = false;  // all heads have the first one's phase
+  int64_t kv_heads = 1;                          // of the whole model: heads are numbered over all ranks
+  int64_t dense_heads = 0;                       // the last of these see everything before them
+  bool homogeneous = false;                      // all heads have the first one's phase
   std::shared_ptr<const BlockTable> table = {};  // replaces the formula
   std::shared_ptr<BlockListCache> lists = {};    // what GPU kernels made for earlier calls; copies share it. Null: made at every call
 
@@ -61,8 +61,8 @@ struct BlockSpan {
 };
 
 // The seen pairs of a call as lists that kernels on a GPU walk: pairs of a panel of 64 queries and a tile of `tile_keys` keys, by panel
-// (forward, dq) and by tile (dk, dv). With blocks of 16 or 32 a panel covers several rows of the pattern; bit r of a pair says that its row r
-// sees the tile.
+// (forward, dq) and by tile (dk, dv). With blocks of 16 or 32 a panel covers several rows of the pattern; bit r of a pair says that its row
+// r sees the tile.
 struct BlockPairs {
   static constexpr int64_t kPanel = 64, kRowBits = 4;
   int64_t heads = 1;  // 1 where all heads see the same

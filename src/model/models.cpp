@@ -173,7 +173,8 @@ BuiltModel build_model(const ModelOptions& options, const DataShape& inputs, Dec
   check_ladder_layers(options);
   shape.residual = options.residual;
   shape.ladder_layers = is_ladder(options.residual) ? parse_layers(options.ladder_layers, shape.layers) : std::vector<int64_t>{};
-  if (options.attention != pattern_options_of(shape)) shape.pattern.reset(), set_pattern(shape, options.attention);
+  if (options.attention != pattern_options_of(shape))
+    shape.pattern.reset(), shape.dense_layers.clear(), set_pattern(shape, options.attention);
   BuiltModel built{make_decoder(shape, lora), make_next_token()};
   for (const std::string& target : lora.rank > 0 ? lora.targets : std::vector<std::string>{}) {
     LoraShape alone = lora;

@@ -1,5 +1,6 @@
-// The fit. Parameters are ln E, ln A, ln alpha and ln k, so that all stay positive. Each step solves the Gauss-Newton equations of the Huber
-// loss, whose points are weighted by min(1, delta / |residual|), with Levenberg's damping: only steps that lower the objective are taken.
+// The fit. Parameters are ln E, ln A, ln alpha and ln k, so that all stay positive. Each step solves the Gauss-Newton equations of the
+// Huber loss, whose points are weighted by min(1, delta / |residual|), with Levenberg's damping: only steps that lower the objective are
+// taken.
 #include "study/parallel_law.h"
 
 #include <algorithm>
@@ -39,7 +40,8 @@ std::optional<Equations> equations_at(const Vector& t, std::span<const LawPoint>
   const ParallelLaw law = law_of(t);
   Equations all;
   for (const LawPoint& point : points) {
-    const double gain = law.k * std::log(point.streams), u = t[1] - std::log(point.parameters) - std::log(gain + 1), exponent = law.alpha * u;
+    const double gain = law.k * std::log(point.streams), u = t[1] - std::log(point.parameters) - std::log(gain + 1),
+                 exponent = law.alpha * u;
     if (!(exponent < kExponentMax)) return std::nullopt;
     const double reducible = std::exp(exponent), loss = law.e + reducible, residual = std::log(point.loss) - std::log(loss);
     const Vector slope{law.e / loss, reducible * law.alpha / loss, reducible * law.alpha * u / loss,
@@ -111,8 +113,8 @@ void check_points(std::span<const LawPoint> points) {
     base::fail_input("a fit of {} points: the law has four constants. Give at least {} points.", points.size(), kPointsMin);
   for (const LawPoint& p : points)
     if (!(p.parameters > 0) || !(p.streams >= 1) || !(p.loss > 0) || !std::isfinite(p.parameters + p.streams + p.loss))
-      base::fail_input("a point of {} parameters, {} streams and loss {}: all must be positive. Correct or drop it.", p.parameters, p.streams,
-                       p.loss);
+      base::fail_input("a point of {} parameters, {} streams and loss {}: all must be positive. Correct or drop it.", p.parameters,
+                       p.streams, p.loss);
   if (std::all_of(points.begin(), points.end(), [&](const LawPoint& p) { return p.streams == points[0].streams; }))
     base::fail_input("all points have {} streams: k is not identifiable. Add losses of another number of streams.", points[0].streams);
 }
@@ -196,10 +198,12 @@ std::string to_tables(const LawFit& fit, std::span<const LawPoint> points) {
       l.e, l.a, l.k, l.alpha, fit.r_squared, points.size(), "parameters", "streams", "loss", "law", "apart");
   for (const LawPoint& p : points) {
     const double expected = l.loss(p.parameters, p.streams);
-    text += fmt::format("  {:>14.0f}  {:>7g}  {:>8.4f}  {:>8.4f}  {:>+9.4f}\n", p.parameters, p.streams, p.loss, expected, p.loss - expected);
+    text +=
+        fmt::format("  {:>14.0f}  {:>7g}  {:>8.4f}  {:>8.4f}  {:>+9.4f}\n", p.parameters, p.streams, p.loss, expected, p.loss - expected);
   }
   text += "\n";
-  for (const int streams : {2, 4, 8}) text += fmt::format("  {} streams act like {:.2f} times the parameters\n", streams, l.k * std::log(streams) + 1);
+  for (const int streams : {2, 4, 8})
+    text += fmt::format("  {} streams act like {:.2f} times the parameters\n", streams, l.k * std::log(streams) + 1);
   return text;
 }
 
@@ -209,7 +213,8 @@ std::string to_json(const LawFit& fit, std::span<const LawPoint> points) {
   json["r_squared"] = fit.r_squared;
   json["objective"] = fit.objective;
   for (const LawPoint& p : points)
-    json["points"].push_back({{"parameters", p.parameters}, {"streams", p.streams}, {"loss", p.loss}, {"law", fit.law.loss(p.parameters, p.streams)}});
+    json["points"].push_back(
+        {{"parameters", p.parameters}, {"streams", p.streams}, {"loss", p.loss}, {"law", fit.law.loss(p.parameters, p.streams)}});
   return base::pretty(json);
 }
 

@@ -46,8 +46,10 @@ Settings read_settings(base::Recipe& recipe) {
     const snapshot::ModelOutline outline = snapshot::read_outline(s.model.from);
     const model::ModelOptions theirs = model::options_of(outline.shape, s.model);
     s.model = recipe.read(model::model_schema(), theirs);
-    s.model.attention = recipe.read(model::pattern_schema(), recipe.has("model.attention.type") ? model::PatternOptions{} : theirs.attention);
-    if (s.model.attention != theirs.attention && !s.model.convert)
+    model::PatternOptions pattern = theirs.attention;
+    s.model.attention = recipe.read(model::pattern_schema(), recipe.has("model.attention.type") ? model::PatternOptions{} : pattern);
+    pattern.allow_partial_cover = s.model.attention.allow_partial_cover;  // a permission, not a part of the pattern
+    if (s.model.attention != pattern && !s.model.convert)
       base::fail_input(
           "model.attention: the pattern differs from that of {}, whose weights would compute another function. Set model.convert = true to "
           "continue training with this pattern, or leave the keys out.",

@@ -20,8 +20,9 @@ struct Case {
 };
 std::ostream& operator<<(std::ostream& out, const Case& c) {
   return out << c.batch << " x " << c.q_len << " on " << c.k_len << ", heads " << c.heads << "/" << c.kv_heads << " of " << c.head_dim
-             << ", blocks of " << c.pattern.block << ", window " << c.pattern.local_blocks << ", stride " << c.pattern.stride << ", offsets "
-             << c.query_offset << " " << c.key_offset << ", first head " << c.first_kv_head << ", documents " << c.documents;
+             << ", blocks of " << c.pattern.block << ", window " << c.pattern.local_blocks << ", stride " << c.pattern.stride
+             << ", offsets " << c.query_offset << " " << c.key_offset << ", first head " << c.first_kv_head << ", documents "
+             << c.documents;
 }
 
 // An irregular pattern: block j is shown to row i where the two numbers' product has few bits, and on the diagonal.
@@ -70,7 +71,8 @@ std::vector<Case> cases() {
 bool shown(const BlockPattern& p, int64_t head, int64_t i, int64_t j) {
   if (j > i) return false;
   const int64_t row = i / p.block, column = j / p.block;
-  if (p.table) return p.table->seen[static_cast<size_t>(((p.table->heads == 1 ? 0 : head) * p.table->blocks + row) * p.table->blocks + column)];
+  if (p.table)
+    return p.table->seen[static_cast<size_t>(((p.table->heads == 1 ? 0 : head) * p.table->blocks + row) * p.table->blocks + column)];
   if (column == row || head + p.dense_heads >= p.kv_heads) return true;
   const int64_t shifted = column + (p.homogeneous ? 0 : head * p.phase_step) + p.phase_offset;
   return row - column < p.local_blocks ? shifted % p.near_stride == 0 : shifted % p.stride == 0;
@@ -253,7 +255,8 @@ TEST(BlockPattern, ThePairsOfACallAreThoseThatAreSeen) {
       for (int64_t p = 0; p < pairs.panels; ++p) {
         const auto at = static_cast<size_t>(h * (pairs.panels + 1) + p);
         for (int32_t e = pairs.panel_starts[at]; e < pairs.panel_starts[at + 1]; ++e)
-          by_panel.push_back({p, pairs.of_panel[static_cast<size_t>(e)] >> BlockPairs::kRowBits, pairs.of_panel[static_cast<size_t>(e)] & 15});
+          by_panel.push_back(
+              {p, pairs.of_panel[static_cast<size_t>(e)] >> BlockPairs::kRowBits, pairs.of_panel[static_cast<size_t>(e)] & 15});
         for (int64_t t = 0; t < pairs.tiles; ++t) {
           int64_t rows = 0;
           for (int64_t i = p * 64; i < std::min<int64_t>(span.queries, (p + 1) * 64); ++i) {

@@ -151,8 +151,9 @@ TEST(ShardedGenerator, KeepsTheBlocksThatAHeadOfTheModelSees) {
   for (int32_t i = 0; i < 110; ++i) requests[2].prompt.push_back(i * i % 31);
   const GenerateOptions greedy{.tokens = 20, .length_max = shape.length, .sampling = kGreedily};
   for (const char* mesh : {"tp=2", "tp=3", "pp=2"})
-    on_mesh(shape, mesh,
-            [&](ShardedGenerator& sharded) { expect_same(sharded.generate(requests, greedy), on_one_rank(shape, requests, greedy), mesh); });
+    on_mesh(shape, mesh, [&](ShardedGenerator& sharded) {
+      expect_same(sharded.generate(requests, greedy), on_one_rank(shape, requests, greedy), mesh);
+    });
 }
 
 TEST(ShardedGenerator, KeepsAPartOfTheModelOnEachRank) {

@@ -69,7 +69,8 @@ TEST(ParallelLaw, ReadsColumnsByName) {
   EXPECT_EQ(points[1].streams, 4);
   EXPECT_EQ(points[1].loss, 2.25);
   EXPECT_EQ(points[0].parameters, 1e6);
-  EXPECT_NE(base::message_of([] { parse_law_points("P,loss\n1,2\n", "x.csv"); }).find("no column is named parameters or N"), std::string::npos);
+  EXPECT_NE(base::message_of([] { parse_law_points("P,loss\n1,2\n", "x.csv"); }).find("no column is named parameters or N"),
+            std::string::npos);
   EXPECT_NE(base::message_of([] { parse_law_points("N,P,loss\n1,2,much\n", "x.csv"); }).find("line 2: \"much\" is no number"),
             std::string::npos);
   EXPECT_NE(base::message_of([] { parse_law_points("1,2,3\n", "x.csv"); }).find("must name the columns"), std::string::npos);

@@ -247,6 +247,24 @@ TEST(LayoutsOfMatrixOptimizers, GiveTheGradientsAndParametersOfOneRank) {
     }
 }
 
+// Texts of three blocks: the window hides one of them from every second head.
+TEST(LayoutsOfPatterns, GiveTheGradientsAndParametersOfOneRank) {
+  const std::vector<std::string> s2{"data.length=48",           "model.attention.type=s2",        "model.attention.block=16",
+                                    "model.attention.stride=2", "model.attention.local_blocks=1", "model.attention.dense_layers=last 1"};
+  const LayoutTrace one = recorded({"one", 1, s2});
+  EXPECT_GT(first_difference(one, recorded({"dense", 1, {"data.length=48"}}), 1e-5).step, 0);
+  for (LayoutCase c : std::vector<LayoutCase>{{"tp2", 2, {"mesh.tp=2"}},
+                                              {"tp4_shares_key_heads", 4, {"mesh.tp=4"}},
+                                              {"tp2_zero3", 4, {"mesh.tp=2", "memory.zero=3"}},
+                                              {"pp2_tp2", 4, {"mesh.pp=2", "mesh.tp=2"}},
+                                              {"tp2_recompute", 2, {"mesh.tp=2", "recompute.mode=full"}},
+                                              {"islands", 2, {"mesh.island=2"}}}) {
+    c.sets.insert(c.sets.end(), s2.begin(), s2.end());
+    const Difference found = first_difference(recorded(c), one, 1e-5);
+    EXPECT_EQ(found.step, 0) << c.name << ": " << found.what << " by " << found.largest << " of " << found.scale;
+  }
+}
+
 TEST(LayoutsOfWirings, GiveTheGradientsAndParametersOfOneRank) {
   struct Wired {
     std::vector<std::string> sets;
@@ -336,6 +354,9 @@ void expect_refused(const LayoutCase& c, const std::string& words) {
 }
 
 TEST(LayoutRefusals, SayWhyAndWhatWorks) {
+  expect_refused({"s2", 2, {"mesh.cp=2", "model.attention.type=s2", "model.attention.stride=2"}},
+                 "context parallelism does not know model.attention.type = \"s2\" yet. Use mesh.tp");
+  expect_refused({"cover", 1, {"model.attention.type=s2"}}, "Set stride to at most the 2 phases");
   expect_refused({"ranks", 3, {"mesh.tp=2"}}, "3 ranks cannot be divided by 2: pass --nproc 4");
   expect_refused({"product", 4, {"mesh.dp=3", "mesh.tp=2"}}, "is 6 ranks and there are 4: pass --nproc 6");
   expect_refused({"shard", 4, {"mesh.shard=3"}}, "mesh.shard = 3: does not divide mesh.dp = 4; the nearest that does is 2");

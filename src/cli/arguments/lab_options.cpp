@@ -53,7 +53,8 @@ CLI::App* add_study(CLI::App& app, StudyArguments& a) {
                    "workers of which some are late), parscale (the scaling law of parallel streams, fitted to a table of losses)")
       ->required()
       ->check(CLI::IsMember({"hdee", "coded", "parscale"}));
-  command->add_option("recipe", a.recipe, "A recipe (TOML) with a [study]; parscale: a CSV file with columns parameters, streams, loss")->required();
+  command->add_option("recipe", a.recipe, "A recipe (TOML) with a [study]; parscale: a CSV file with columns parameters, streams, loss")
+      ->required();
   command->add_option("--out", a.out, "The study directory; a study that is there is resumed (default: studies/RECIPE)");
   command->add_option("--set", a.sets, "A recipe key: --set study.mode=steps; may be repeated")->allow_extra_args(false)->take_all();
   command->add_flag("--dry-run", a.dry_run, "Show the experts, steps and cost, and train nothing");

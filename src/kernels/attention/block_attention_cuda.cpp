@@ -47,12 +47,13 @@ void cut_lists(DeviceLists& made, const BlockPairs& pairs, const at::Tensor& lik
     int32_t partials = 0;
     for (int64_t tile = 0; tile < pairs.tiles; ++tile) {
       const auto at = static_cast<size_t>(h * (pairs.tiles + 1) + tile);
-      const int64_t length = pairs.tile_starts[at + 1] - pairs.tile_starts[at], count = std::max<int64_t>(1, (length + part_max - 1) / part_max);
+      const int64_t length = pairs.tile_starts[at + 1] - pairs.tile_starts[at],
+                    count = std::max<int64_t>(1, (length + part_max - 1) / part_max);
       const auto number = static_cast<int32_t>(tile);
       if (count > 1) sums[static_cast<size_t>(h)].push_back({number, partials, static_cast<int32_t>(count)});
       for (int64_t i = 0; i < count; ++i)
-        parts[static_cast<size_t>(h)].push_back({number, static_cast<int32_t>(length * i / count), static_cast<int32_t>(length * (i + 1) / count),
-                                                 count > 1 ? partials++ : -1});
+        parts[static_cast<size_t>(h)].push_back({number, static_cast<int32_t>(length * i / count),
+                                                 static_cast<int32_t>(length * (i + 1) / count), count > 1 ? partials++ : -1});
     }
     std::stable_sort(parts[static_cast<size_t>(h)].begin(), parts[static_cast<size_t>(h)].end(),
                      [](const BlockPart& a, const BlockPart& b) { return a.end - a.begin > b.end - b.begin; });
@@ -200,8 +201,8 @@ std::optional<AttentionGradients> block_gradients_on_cuda(const at::Tensor& dout
   const std::shared_ptr<const DeviceLists> lists = lists_of(q, k, options);
   AttentionGradients made{at::empty(q.sizes(), q.options()), at::empty(k.sizes(), k.options()), at::empty(v.sizes(), v.options())};
   const at::Tensor delta = at::empty_like(lse);
-  const at::Tensor partial = at::empty({std::max<int64_t>(1, k.size(0) * k.size(2) * lists->partials_per_head * 2 * lists->sizes.tile_keys * k.size(3))},
-                                       lse.options());
+  const at::Tensor partial = at::empty(
+      {std::max<int64_t>(1, k.size(0) * k.size(2) * lists->partials_per_head * 2 * lists->sizes.tile_keys * k.size(3))}, lse.options());
   BlockLaunch launch = launch_of(q, k, v, options, *lists);
   launch.out = rows_of(out), launch.dout = rows_of(dout), launch.dq = rows_of(made.q), launch.dk = rows_of(made.k);
   launch.dv = rows_of(made.v), launch.lse = lse.mutable_data_ptr<float>(), launch.delta = delta.mutable_data_ptr<float>();

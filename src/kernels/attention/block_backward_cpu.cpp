@@ -93,13 +93,14 @@ CAIRN_INLINE void add_query_gradients(const AttentionProblem& p, const Attention
                                       Scratch& s) {
   constexpr int kRows = BlockTile<W>::kRows;
   for (int64_t i = 0; i < panel.count; i += kRows)
-    strip_runs(group, i >> panel.row_shift, [&](const StripRun& run) __attribute__((always_inline)) {
-      const int64_t key = group.strips[run.first].key;
-      const int64_t keys = std::min<int64_t>(run.count * kStrip, panel.query + i + kRows + p.shift - key);
-      if (keys > 0)
-        row_product<W, Left::by_k, BlockTile<W>>(s.dq + i * s.width, s.dscores + run.first * kStrip * kQueries + i, kQueries,
-                                                 s.key_rows + (key - t.key_begin) * s.width, s.width, keys);
-    });
+    strip_runs(
+        group, i >> panel.row_shift, [&](const StripRun& run) __attribute__((always_inline)) {
+          const int64_t key = group.strips[run.first].key;
+          const int64_t keys = std::min<int64_t>(run.count * kStrip, panel.query + i + kRows + p.shift - key);
+          if (keys > 0)
+            row_product<W, Left::by_k, BlockTile<W>>(s.dq + i * s.width, s.dscores + run.first * kStrip * kQueries + i, kQueries,
+                                                     s.key_rows + (key - t.key_begin) * s.width, s.width, keys);
+        });
 }
 
 struct BlockBackward {
@@ -131,13 +132,14 @@ struct BlockBackward {
   template <int W>
   static CAIRN_INLINE void one_panel(const AttentionProblem& p, const AttentionTask& t, Scratch& s, const BlockPanel& panel, int64_t head) {
     pack_queries<W>(p, t, s, panel, head);
-    strip_groups(panel, [&](const StripGroup& group) __attribute__((always_inline)) {
-      group_scores<W>(p, panel, group, s.weights, s.key_strips, t.key_begin, s.query_panel);
-      group_scores<W>(p, panel, group, s.dscores, s.value_strips, t.key_begin, s.dout_panel);
-      weigh<W>(p, t, panel, group, s);
-      if (t.wants_dkv) add_key_gradients<W>(p, t, panel, group, s);
-      if (t.wants_dq) add_query_gradients<W>(p, t, panel, group, s);
-    });
+    strip_groups(
+        panel, [&](const StripGroup& group) __attribute__((always_inline)) {
+          group_scores<W>(p, panel, group, s.weights, s.key_strips, t.key_begin, s.query_panel);
+          group_scores<W>(p, panel, group, s.dscores, s.value_strips, t.key_begin, s.dout_panel);
+          weigh<W>(p, t, panel, group, s);
+          if (t.wants_dkv) add_key_gradients<W>(p, t, panel, group, s);
+          if (t.wants_dq) add_query_gradients<W>(p, t, panel, group, s);
+        });
     if (!t.wants_dq) return;
     for (int64_t i = 0; i < panel.count; ++i) {
       float* row = p.dq.at(t.batch, panel.query + i, head);

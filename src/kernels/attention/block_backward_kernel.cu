@@ -38,7 +38,8 @@ __global__ void delta_kernel(const BlockLaunch p) {
   if (row >= static_cast<int64_t>(p.batch) * p.heads * p.q_len) return;
   const int query = static_cast<int>(row % p.q_len), head = static_cast<int>(row / p.q_len % p.heads),
             batch = static_cast<int>(row / p.q_len / p.heads);
-  const T *out = head_of<T>(p.out, batch, head) + query * p.out.row_stride, *dout = head_of<T>(p.dout, batch, head) + query * p.dout.row_stride;
+  const T *out = head_of<T>(p.out, batch, head) + query * p.out.row_stride,
+          *dout = head_of<T>(p.dout, batch, head) + query * p.dout.row_stride;
   float sum = 0;
   for (int d = lane; d < p.head_dim; d += 32) sum += as_float(out[d]) * as_float(dout[d]);
   for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
@@ -51,7 +52,8 @@ __global__ void __launch_bounds__(kThreads) dq_kernel(const BlockLaunch p) {
   constexpr int kTileBytes = kTile * kDim * 2;
   const uint32_t queries = shared_address(memory), douts = queries + kPanel * kDim * 2, keys = douts + kPanel * kDim * 2,
                  values = keys + 2 * kTileBytes;
-  const int panel = p.lists.panels - 1 - static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y), batch = static_cast<int>(blockIdx.z);
+  const int panel = p.lists.panels - 1 - static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y),
+            batch = static_cast<int>(blockIdx.z);
   const int kv_head = head / (p.heads / p.kv_heads), list = p.lists.heads == 1 ? 0 : kv_head;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const T *k = head_of<T>(p.k, batch, kv_head), *v = head_of<T>(p.v, batch, kv_head);
@@ -86,7 +88,8 @@ __global__ void __launch_bounds__(kThreads) dq_kernel(const BlockLaunch p) {
     __syncthreads();
     if (entry + 1 < end) load(entry + 1, stage ^ 1);
     copies_commit();
-    const uint32_t key_tile = keys + static_cast<uint32_t>(stage * kTileBytes), value_tile = values + static_cast<uint32_t>(stage * kTileBytes);
+    const uint32_t key_tile = keys + static_cast<uint32_t>(stage * kTileBytes),
+                   value_tile = values + static_cast<uint32_t>(stage * kTileBytes);
     float scores[kTile / 8][4], dweights[kTile / 8][4];
     set_zero(scores);
     set_zero(dweights);
@@ -116,6 +119,37 @@ __global__ void __launch_bounds__(kThreads) dq_kernel(const BlockLaunch p) {
   }
 }
 
+// Writes a warp's gradients of 16 keys: to their place, or in fp32 beside the other parts of the tile's list.
+template <class T, int kDim, int kTile>
+__device__ inline void store_key_gradients(const BlockLaunch& p, const BlockPart& part, const float (&dk)[kDim / 8][4],
+                                           const float (&dv)[kDim / 8][4], int batch, int kv_head) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, first = static_cast<int>(threadIdx.x) / 32 * 16 + lane / 4;
+  if (part.partial >= 0) {
+    float* to = p.partial + ((static_cast<int64_t>(batch) * p.kv_heads + kv_head) * p.partials_per_head + part.partial) * 2 * kTile * kDim;
+#pragma unroll
+    for (int i = 0; i < kDim / 8; ++i)
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int at = (first + j / 2 * 8) * kDim + i * 8 + lane % 4 * 2 + j % 2;
+        to[at] = dk[i][j] * p.scale;
+        to[kTile * kDim + at] = dv[i][j];
+      }
+    return;
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = part.tile * kTile + first + half * 8;
+    if (row >= p.k_len) continue;
+    T* to_k = head_of<T>(p.dk, batch, kv_head) + row * p.dk.row_stride + lane % 4 * 2;
+    T* to_v = head_of<T>(p.dv, batch, kv_head) + row * p.dv.row_stride + lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < kDim / 8; ++i) {
+      *reinterpret_cast<uint32_t*>(to_k + i * 8) = pack_two<T>(dk[i][2 * half] * p.scale, dk[i][2 * half + 1] * p.scale);
+      *reinterpret_cast<uint32_t*>(to_v + i * 8) = pack_two<T>(dv[i][2 * half], dv[i][2 * half + 1]);
+    }
+  }
+}
+
 // A warp has 16 keys; there are as many warps as the tile has 16 keys. Scores are transposed: rows are keys.
 template <class T, int kDim, int kTile>
 __global__ void __launch_bounds__(kTile * 2) dkv_kernel(const BlockLaunch p) {
@@ -136,8 +170,8 @@ __global__ void __launch_bounds__(kTile * 2) dkv_kernel(const BlockLaunch p) {
   load_tile<kTile, kDim, kWide>(values, head_of<T>(p.v, batch, kv_head), p.v.row_stride, first_key, p.k_len);
   const auto load = [&](int step, int stage) {
     const int head = kv_head * group + step / count, first = (panels[part.begin + step % count] >> 4) * kPanel;
-    load_tile<kPanel, kDim, kWide>(queries + static_cast<uint32_t>(stage * kPanelBytes), head_of<T>(p.q, batch, head), p.q.row_stride, first,
-                                   p.q_len);
+    load_tile<kPanel, kDim, kWide>(queries + static_cast<uint32_t>(stage * kPanelBytes), head_of<T>(p.q, batch, head), p.q.row_stride,
+                                   first, p.q_len);
     load_tile<kPanel, kDim, kWide>(douts + static_cast<uint32_t>(stage * kPanelBytes), head_of<T>(p.dout, batch, head), p.dout.row_stride,
                                    first, p.q_len);
     for (int i = static_cast<int>(threadIdx.x); i < kPanel; i += kWide) {
@@ -187,30 +221,7 @@ __global__ void __launch_bounds__(kTile * 2) dkv_kernel(const BlockLaunch p) {
   }
   copies_wait<0>();
 
-  if (part.partial >= 0) {
-    float* to = p.partial + ((static_cast<int64_t>(batch) * p.kv_heads + kv_head) * p.partials_per_head + part.partial) * 2 * kTile * kDim;
-#pragma unroll
-    for (int i = 0; i < kDim / 8; ++i)
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int at = (warp * 16 + lane / 4 + j / 2 * 8) * kDim + i * 8 + lane % 4 * 2 + j % 2;
-        to[at] = dk[i][j] * p.scale;
-        to[kTile * kDim + at] = dv[i][j];
-      }
-    return;
-  }
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = key + half * 8;
-    if (row >= p.k_len) continue;
-    T* to_k = head_of<T>(p.dk, batch, kv_head) + row * p.dk.row_stride + lane % 4 * 2;
-    T* to_v = head_of<T>(p.dv, batch, kv_head) + row * p.dv.row_stride + lane % 4 * 2;
-#pragma unroll
-    for (int i = 0; i < kDim / 8; ++i) {
-      *reinterpret_cast<uint32_t*>(to_k + i * 8) = pack_two<T>(dk[i][2 * half] * p.scale, dk[i][2 * half + 1] * p.scale);
-      *reinterpret_cast<uint32_t*>(to_v + i * 8) = pack_two<T>(dv[i][2 * half], dv[i][2 * half + 1]);
-    }
-  }
+  store_key_gradients<T, kDim, kTile>(p, part, dk, dv, batch, kv_head);
 }
 
 template <class T>
@@ -253,7 +264,7 @@ cudaError_t launch(const BlockLaunch& p, cudaStream_t stream) {
 
 template <class T, int kDim>
 cudaError_t launch_tiles(const BlockLaunch& p, cudaStream_t stream) {
-  return p.lists.tile_keys == 64 ? launch<T, kDim, 64>(p, stream)
+  return p.lists.tile_keys == 64   ? launch<T, kDim, 64>(p, stream)
          : p.lists.tile_keys == 32 ? launch<T, kDim, 32>(p, stream)
                                    : launch<T, kDim, 16>(p, stream);
 }

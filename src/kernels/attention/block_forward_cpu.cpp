@@ -101,13 +101,14 @@ CAIRN_INLINE void add_values(const AttentionProblem& p, const BlockPanel& panel,
       if (factor == 1) continue;  // the maximum has not moved, as is usual after a few blocks
       for (int64_t d = 0; d < s.width; d += W) store<W>(s.out + r * s.width + d, load<W>(s.out + r * s.width + d) * factor);
     }
-    strip_runs(group, i >> panel.row_shift, [&](const StripRun& run) __attribute__((always_inline)) {
-      const int64_t key = group.strips[run.first].key;
-      const int64_t keys = std::min<int64_t>(run.count * kStrip, panel.query + i + kRows + p.shift - key);
-      if (keys > 0)
-        row_product<W, Left::by_k, BlockTile<W>>(s.out + i * s.width, s.scores + run.first * kStrip * kQueries + i, kQueries,
-                                                 s.value_rows + (key - first_key) * s.width, s.width, keys);
-    });
+    strip_runs(
+        group, i >> panel.row_shift, [&](const StripRun& run) __attribute__((always_inline)) {
+          const int64_t key = group.strips[run.first].key;
+          const int64_t keys = std::min<int64_t>(run.count * kStrip, panel.query + i + kRows + p.shift - key);
+          if (keys > 0)
+            row_product<W, Left::by_k, BlockTile<W>>(s.out + i * s.width, s.scores + run.first * kStrip * kQueries + i, kQueries,
+                                                     s.value_rows + (key - first_key) * s.width, s.width, keys);
+        });
   }
 }
 
@@ -133,12 +134,13 @@ struct BlockForward {
     std::fill(s.maxima, s.maxima + kQueries, -kInfinity);
     std::fill(s.sums, s.sums + kQueries, 0.0f);
     std::fill(s.factors, s.factors + kQueries, 0.0f);
-    strip_groups(panel, [&](const StripGroup& group) __attribute__((always_inline)) {
-      group_scores<W>(p, panel, group, s.scores, s.key_strips, t.key_begin, s.query_panel);
-      hide_unseen<W>(p, t, panel, group, s.scores);
-      online_softmax<W>(panel, group, s);
-      add_values<W>(p, panel, group, s, t.key_begin);
-    });
+    strip_groups(
+        panel, [&](const StripGroup& group) __attribute__((always_inline)) {
+          group_scores<W>(p, panel, group, s.scores, s.key_strips, t.key_begin, s.query_panel);
+          hide_unseen<W>(p, t, panel, group, s.scores);
+          online_softmax<W>(panel, group, s);
+          add_values<W>(p, panel, group, s, t.key_begin);
+        });
     for (int64_t i = 0; i < panel.count; ++i) {
       const float inverse = s.sums[i] > 0 ? 1 / s.sums[i] : 0.0f;
       float* row = p.out.at(t.batch, panel.query + i, head);

@@ -61,8 +61,8 @@ __device__ inline void load_left(uint32_t (&a)[4], uint32_t tile, int row, int c
   const int lane = static_cast<int>(threadIdx.x) % 32;
   load_matrices(a, chunk_at<kDim>(tile, row + lane % 16, chunk + lane / 16));
 }
-// The right operand of a product with the tile's transpose: columns are 16 of the tile's rows from `row`, depth its 16 columns from `chunk`.
-// b[0], b[1]: the first eight columns; b[2], b[3]: the next.
+// The right operand of a product with the tile's transpose: columns are 16 of the tile's rows from `row`, depth its 16 columns from
+// `chunk`. b[0], b[1]: the first eight columns; b[2], b[3]: the next.
 template <int kDim>
 __device__ inline void load_right_transposed(uint32_t (&b)[4], uint32_t tile, int row, int chunk) {
   const int lane = static_cast<int>(threadIdx.x) % 32;

@@ -51,7 +51,7 @@ void BlockPattern::append_columns(int64_t head, int64_t row, int64_t first, int6
 
 bool BlockPattern::operator==(const BlockPattern& other) const {
   const auto formula = [](const BlockPattern& p) {
-    return std::vector<int64_t>{p.block,        p.local_blocks, p.stride,      p.near_stride, p.phase_step,
+    return std::vector<int64_t>{p.block,        p.local_blocks, p.stride,      p.near_stride,        p.phase_step,
                                 p.phase_offset, p.kv_heads,     p.dense_heads, p.homogeneous ? 1 : 0};
   };
   const bool same_table = table == other.table || (table && other.table && *table == *other.table);

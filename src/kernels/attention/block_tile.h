@@ -1,9 +1,9 @@
 // The building blocks of block-sparse CPU attention: strips of 16 keys, panels of 64 queries, and which of them see each other.
 //
-// Every pattern block is a whole number of strips. A panel of queries lies in one row of the pattern where blocks have 64 positions or more;
-// with blocks of 16 or 32 it covers up to four rows (merge-Q): it goes over the union of their columns, and each strip says which rows see
-// it. A row has at least 16 queries, so a vector of queries never straddles two rows: a row that does not see a strip skips whole vectors.
-// Strips are gathered from anywhere: six of them are worked on at a time, whether or not they adjoin.
+// Every pattern block is a whole number of strips. A panel of queries lies in one row of the pattern where blocks have 64 positions or
+// more; with blocks of 16 or 32 it covers up to four rows (merge-Q): it goes over the union of their columns, and each strip says which
+// rows see it. A row has at least 16 queries, so a vector of queries never straddles two rows: a row that does not see a strip skips whole
+// vectors. Strips are gathered from anywhere: six of them are worked on at a time, whether or not they adjoin.
 #pragma once
 #include <array>
 #include <utility>
@@ -17,8 +17,8 @@
 
 namespace cairn::kernels {
 
-inline constexpr int kQueries = 64;       // in a panel
-inline constexpr int kStrip = 16;         // keys in a strip
+inline constexpr int kQueries = 64;  // in a panel
+inline constexpr int kStrip = 16;    // keys in a strip
 inline constexpr int kStripsAtOnce = 6;
 inline constexpr int kPanelRows = kQueries / kStrip;  // pattern rows in a panel, at most
 

@@ -155,7 +155,8 @@ CAIRN_INLINE void mix_runs(float* out, std::span<const KeyRun> runs, const float
 
 struct AttendRuns {
   template <int W>
-  static CAIRN_INLINE void run(float* out, const float* q, const std::span<const KeyRun>* all, int64_t head_dim, float scale, float* scores) {
+  static CAIRN_INLINE void run(float* out, const float* q, const std::span<const KeyRun>* all, int64_t head_dim, float scale,
+                               float* scores) {
     const std::span<const KeyRun> runs = *all;
     float highest = -std::numeric_limits<float>::infinity();
     float* at = scores;

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/files.h"
 #include "kernels/block_pattern.h"
+#include "model/decoder/attention_pattern_json.h"
 #include "model/decoder/shape.h"
 #include "model/decoder/wiring.h"
 
@@ -20,7 +21,8 @@ constexpr int64_t kBlockMax = 4096, kBlocksMax = 1 << 24, kTableBlocksMax = 4096
 // "none", "every 2" (layers 1, 3, 5, ...), or as parse_layers has it.
 std::vector<int64_t> parse_dense_layers(const std::string& text, int64_t layers) {
   if (text == "none") return {};
-  if (text.starts_with("every ") && text.size() > 6 && std::all_of(text.begin() + 6, text.end(), [](char c) { return c >= '0' && c <= '9'; })) {
+  if (text.starts_with("every ") && text.size() > 6 &&
+      std::all_of(text.begin() + 6, text.end(), [](char c) { return c >= '0' && c <= '9'; })) {
     const int64_t n = std::stoll(text.substr(6, 9));
     std::vector<int64_t> all;
     for (int64_t layer = n - 1; n > 0 && layer < layers; layer += n) all.push_back(layer);
@@ -79,8 +81,8 @@ std::string trouble(const kernels::BlockPattern& p, int64_t length) {
     return fmt::format("pattern_file: has {} heads, the model has {} key heads. Give one head for all, or one for each.", p.table->heads,
                        p.kv_heads);
   if (p.table && p.table->blocks * p.block < length)
-    return fmt::format("pattern_file: covers {} blocks of {} positions, sequences have {}. Give rows for {} blocks.", p.table->blocks, p.block,
-                       length, (length + p.block - 1) / p.block);
+    return fmt::format("pattern_file: covers {} blocks of {} positions, sequences have {}. Give rows for {} blocks.", p.table->blocks,
+                       p.block, length, (length + p.block - 1) / p.block);
   return {};
 }
 
@@ -88,31 +90,36 @@ std::string trouble(const kernels::BlockPattern& p, int64_t length) {
 
 base::Schema<PatternOptions> pattern_schema() {
   using O = PatternOptions;
-  return {"model.attention",
-          "S2-Attention: each key head sees a window and its own strided blocks of the past.",
-          {{"type", &O::type, "dense: every query sees everything before it. s2: the pattern below.", base::one_of({"dense", "s2"})},
-           {"block", &O::block, "Positions in a block; a power of two.", base::between(16, kBlockMax)},
-           {"local_blocks", &O::local_blocks, "The window: so many blocks, a query's own included.", base::between(1, kBlocksMax)},
-           {"stride", &O::stride, "Beyond the window a head sees every stride-th block; heads differ in which.",
-            base::between(1, kBlocksMax), {"vertical_stride"}},
-           {"near_stride", &O::near_stride, "The same within the window. Above 1 the KV cache keeps every block.",
-            base::between(1, kBlocksMax)},
-           {"offset", &O::offset, "Key head a sees blocks j with (j + a + offset) mod stride = 0.", base::between(0, kBlocksMax)},
-           {"dense_heads", &O::dense_heads, "The last so many key heads see everything before them.", base::between(0, 65536)},
-           {"dense_layers", &O::dense_layers,
-            "Layers without the pattern: \"none\", \"every 2\" (layers 1, 3, 5, ...), \"last 4\", or numbers from 0 on: \"0,2,5\"."},
-           {"homogeneous", &O::homogeneous, "All heads see the same blocks. A part of the context is then seen by none."},
-           {"allow_partial_cover", &O::allow_partial_cover, "Allows patterns in which no head of a layer sees a part of the context."},
-           {"pattern_file", &O::pattern_file,
-            "A JSON file with a pattern of your own: a list with one head for all or one for each key head; a head is a list of rows; row i "
-            "is a string of i + 1 characters, 1 for each block that block i sees. Empty: the pattern above.",
-            base::path()}}};
+  return {
+      "model.attention",
+      "S2-Attention: each key head sees a window and its own strided blocks of the past.",
+      {{"type", &O::type, "dense: every query sees everything before it. s2: the pattern below.", base::one_of({"dense", "s2"})},
+       {"block", &O::block, "Positions in a block; a power of two.", base::between(16, kBlockMax)},
+       {"local_blocks", &O::local_blocks, "The window: so many blocks, a query's own included.", base::between(1, kBlocksMax)},
+       {"stride",
+        &O::stride,
+        "Beyond the window a head sees every stride-th block; heads differ in which.",
+        base::between(1, kBlocksMax),
+        {"vertical_stride"}},
+       {"near_stride", &O::near_stride, "The same within the window. Above 1 the KV cache keeps every block.",
+        base::between(1, kBlocksMax)},
+       {"offset", &O::offset, "Key head a sees blocks j with (j + a + offset) mod stride = 0.", base::between(0, kBlocksMax)},
+       {"dense_heads", &O::dense_heads, "The last so many key heads see everything before them.", base::between(0, 65536)},
+       {"dense_layers", &O::dense_layers,
+        "Layers without the pattern: \"none\", \"every 2\" (layers 1, 3, 5, ...), \"last 4\", or numbers from 0 on: \"0,2,5\"."},
+       {"homogeneous", &O::homogeneous, "All heads see the same blocks. A part of the context is then seen by none."},
+       {"allow_partial_cover", &O::allow_partial_cover, "Allows patterns in which no head of a layer sees a part of the context."},
+       {"pattern_file", &O::pattern_file,
+        "A JSON file with a pattern of your own: a list with one head for all or one for each key head; a head is a list of rows; row i "
+        "is a string of i + 1 characters, 1 for each block that block i sees. Empty: the pattern above.",
+        base::path()}}};
 }
 
 void set_pattern(DecoderShape& shape, const PatternOptions& o) {
   if (o.type == "dense") {
     if (o != PatternOptions{})
-      base::fail_input("model.attention.type = \"dense\": the other keys of model.attention have no effect. Set it to \"s2\", or leave them out.");
+      base::fail_input(
+          "model.attention.type = \"dense\": the other keys of model.attention have no effect. Set it to \"s2\", or leave them out.");
     return;
   }
   if (shape.window > 0)
@@ -135,7 +142,8 @@ void set_pattern(DecoderShape& shape, const PatternOptions& o) {
   const std::vector<int64_t> missing = uncovered_remainders(p);
   if (!missing.empty() && !o.allow_partial_cover)
     base::fail_input(
-        "model.attention.stride = {}: no head sees blocks beyond the window whose number mod {} is {}. Set stride to at most the {} phases of "
+        "model.attention.stride = {}: no head sees blocks beyond the window whose number mod {} is {}. Set stride to at most the {} phases "
+        "of "
         "the key heads, or model.attention.allow_partial_cover = true.",
         o.stride, o.stride, fmt::join(missing, ", "), o.stride - static_cast<int64_t>(missing.size()));
   shape.pattern = p;
@@ -186,7 +194,8 @@ void parse_pattern(DecoderShape& shape, const base::Json& json, const std::strin
     const auto found = json.find(key);
     if (found == json.end()) return otherwise;
     if (!found->is_number_integer() || found->get<int64_t>() < 0 || found->get<int64_t>() > kBlocksMax)
-      base::fail_corrupt(file, fmt::format("sparse_attention: {} = {}: must be a whole number from 0 to {}", key, base::shown(*found), kBlocksMax));
+      base::fail_corrupt(
+          file, fmt::format("sparse_attention: {} = {}: must be a whole number from 0 to {}", key, base::shown(*found), kBlocksMax));
     return found->get<int64_t>();
   };
   const auto homogeneous = json.find("homogeneous");
@@ -209,7 +218,8 @@ void parse_pattern(DecoderShape& shape, const base::Json& json, const std::strin
   for (const base::Json& one : *layers) {
     if (!one.is_number_integer() || one.get<int64_t>() < 0 || one.get<int64_t>() >= shape.layers ||
         (!shape.dense_layers.empty() && one.get<int64_t>() <= shape.dense_layers.back()))
-      base::fail_corrupt(file, fmt::format("sparse_attention: dense_layers has {}: layers from 0 to {}, in order", base::shown(one), shape.layers - 1));
+      base::fail_corrupt(
+          file, fmt::format("sparse_attention: dense_layers has {}: layers from 0 to {}, in order", base::shown(one), shape.layers - 1));
     shape.dense_layers.push_back(one.get<int64_t>());
   }
 }

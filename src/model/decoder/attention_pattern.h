@@ -5,12 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/json.h"
 #include "base/schema.h"
-
-namespace cairn::kernels {
-struct BlockPattern;
-}
 
 namespace cairn::model {
 
@@ -44,9 +39,5 @@ bool has_pattern(const DecoderShape& shape, int64_t layer);
 
 // What is added to the model_type and put before the architecture: other attention is another function of the same parameters.
 inline constexpr std::string_view kPatternSuffix = "_s2", kPatternPrefix = "S2";
-
-// The object "sparse_attention" of config.json.
-base::OrderedJson format_pattern(const DecoderShape& shape);
-void parse_pattern(DecoderShape& shape, const base::Json& json, const std::string& file);
 
 }  // namespace cairn::model

@@ -32,8 +32,8 @@ void add_prefixes(const at::Tensor& out, const at::Tensor& lse, const at::Tensor
   const int64_t streams = checked_streams(q, prefixes), batch = q.size(0) / streams;
   for (int64_t s = 0; s < streams; ++s) {
     const at::Tensor out_of = of_stream(out, s, streams), lse_of = of_stream(lse, s, streams);
-    const kernels::AttentionOutput before = kernels::attend(of_stream(q, s, streams), as_keys(prefixes.k, s, batch),
-                                                            as_keys(prefixes.v, s, batch), {.causal = false});
+    const kernels::AttentionOutput before =
+        kernels::attend(of_stream(q, s, streams), as_keys(prefixes.k, s, batch), as_keys(prefixes.v, s, batch), {.causal = false});
     const at::Tensor both = at::logaddexp(lse_of, before.lse);
     const auto share = [&](const at::Tensor& part) { return at::exp(part - both).transpose(1, 2).unsqueeze(3).to(out.scalar_type()); };
     out_of.mul_(share(lse_of)).add_(before.out * share(before.lse));
@@ -41,8 +41,8 @@ void add_prefixes(const at::Tensor& out, const at::Tensor& lse, const at::Tensor
   }
 }
 
-Prefixes prefix_gradients(const at::Tensor& dq, const at::Tensor& dout, const at::Tensor& q, const Prefixes& prefixes, const at::Tensor& out,
-                          const at::Tensor& lse) {
+Prefixes prefix_gradients(const at::Tensor& dq, const at::Tensor& dout, const at::Tensor& q, const Prefixes& prefixes,
+                          const at::Tensor& out, const at::Tensor& lse) {
   const int64_t streams = checked_streams(q, prefixes), batch = q.size(0) / streams;
   Prefixes d{at::empty_like(prefixes.k), at::empty_like(prefixes.v)};
   for (int64_t s = 0; s < streams; ++s) {

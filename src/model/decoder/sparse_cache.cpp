@@ -65,7 +65,9 @@ void SparseCache::append(const at::Tensor& k, const at::Tensor& v, int64_t begin
         const int64_t start = (t * pattern_.stride + first) * block, low = std::max(start, begin), high = std::min(start + block, end);
         if (start >= end) break;
         if (low < high)
-          list.select(2, head).narrow(1, t * block + low - start, high - low).copy_(part->select(2, head).narrow(1, low - begin, high - low));
+          list.select(2, head)
+              .narrow(1, t * block + low - start, high - low)
+              .copy_(part->select(2, head).narrow(1, low - begin, high - low));
       }
     }
   }
@@ -77,15 +79,15 @@ at::Tensor SparseCache::attend(const at::Tensor& q, int64_t position) const {
     const auto found = cache_.tensors.find(name_ + what);
     return found == cache_.tensors.end() ? at::Tensor() : found->second;
   };
-  const at::Tensor k_ring = find(".k.ring"), v_ring = find(".v.ring"), k_list = find(".k.list"), v_list = find(".v.list"), k_all = find(".k"),
-                   v_all = find(".v");
+  const at::Tensor k_ring = find(".k.ring"), v_ring = find(".v.ring"), k_list = find(".k.list"), v_list = find(".v.list"),
+                   k_all = find(".k"), v_all = find(".v");
   const int64_t sparse = k_ring.defined() ? k_ring.size(2) : 0, dense = k_all.defined() ? k_all.size(2) : 0;
   const int64_t group = q.size(2) / (sparse + dense);
   const at::Tensor out = at::empty(q.sizes(), q.options());
   if (dense > 0)
     out.narrow(2, sparse * group, dense * group)
-        .copy_(kernels::attend(q.narrow(2, sparse * group, dense * group), k_all.narrow(1, 0, position + 1), v_all.narrow(1, 0, position + 1),
-                               {.query_offset = position})
+        .copy_(kernels::attend(q.narrow(2, sparse * group, dense * group), k_all.narrow(1, 0, position + 1),
+                               v_all.narrow(1, 0, position + 1), {.query_offset = position})
                    .out);
   if (sparse == 0) return out;
   // In the ring: the places of this block up to the position, and, once it has gone round, those of the other blocks of the window.
@@ -108,8 +110,7 @@ at::Tensor SparseCache::attend(const at::Tensor& q, int64_t position) const {
       const int64_t b = task / (sparse * group), head = task % (sparse * group), kv = head / group;
       std::array<kernels::KeyRun, 3> runs;
       size_t count = 0;
-      if (const int64_t n = listed(kv); n > 0)
-        runs[count++] = {rows(k_list, b, kv), rows(v_list, b, kv), k_list.stride(1), n};
+      if (const int64_t n = listed(kv); n > 0) runs[count++] = {rows(k_list, b, kv), rows(v_list, b, kv), k_list.stride(1), n};
       for (const Run& run : ring)
         runs[count++] = {rows(k_ring, b, kv) + run.first * k_ring.stride(1), rows(v_ring, b, kv) + run.first * v_ring.stride(1),
                          k_ring.stride(1), run.count};

@@ -11,9 +11,9 @@
 
 namespace cairn::model {
 
-// For each sparse key head: a ring of the last local_blocks blocks, and a list of the blocks on its stride, in order. A block on the stride is
-// written to both as it comes, so nothing moves when it leaves the window. Dense heads keep every position. All heads of a layer have equally
-// many places, so each kind is one tensor:
+// For each sparse key head: a ring of the last local_blocks blocks, and a list of the blocks on its stride, in order. A block on the stride
+// is written to both as it comes, so nothing moves when it leaves the window. Dense heads keep every position. All heads of a layer have
+// equally many places, so each kind is one tensor:
 //   NAME.k.ring, NAME.v.ring  [batch, local_blocks * block, sparse heads, head_dim]
 //   NAME.k.list, NAME.v.list  [batch, ceil(blocks / stride) * block, sparse heads, head_dim]
 //   NAME.k, NAME.v            [batch, capacity, dense heads, head_dim]

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/json.h"
 #include "model/decoder/attention_pattern.h"
+#include "model/decoder/attention_pattern_json.h"
 #include "model/decoder/wiring.h"
 #include "model/families/families.h"
 

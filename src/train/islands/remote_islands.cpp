@@ -84,7 +84,8 @@ std::string shared_settings(const Settings& s) {
   for (size_t i = 0; i < shape.size(); ++i) keys.push_back(fmt::format("model.{} = {}", model.entries[i].key, base::to_toml(shape[i])));
   const base::Section pattern = model::pattern_schema().section();
   const std::vector<base::Setting> seen = model::pattern_schema().values_of(s.model.attention);
-  for (size_t i = 0; i < seen.size(); ++i) keys.push_back(fmt::format("{}.{} = {}", pattern.name, pattern.entries[i].key, base::to_toml(seen[i])));
+  for (size_t i = 0; i < seen.size(); ++i)
+    keys.push_back(fmt::format("{}.{} = {}", pattern.name, pattern.entries[i].key, base::to_toml(seen[i])));
   keys.push_back(fmt::format("island.founders = {}", founders_of(s.remote)));
   keys.push_back(fmt::format("train.steps = {}", s.train.steps));
   keys.push_back(fmt::format("train.global_batch = {}", s.train.global_batch));

@@ -65,6 +65,17 @@ TEST(ActivationBytes, WithoutFp8NormsKeepTheirResult) {
   for (size_t i = 0; i < plain.size(); ++i) EXPECT_EQ(coded[i] - plain[i], kTokens * more[i]) << "block " << i;
 }
 
+TEST(ActivationBytes, LayersInSlicesKeepWhatSlicesShare) {
+  const double shared = 4 * kTokens * (kQ + 2 * kKv + 4 * kKv), attention = 4 * kTokens * (kNorms + kAttention) / 5 + shared,
+               layer = attention + 4 * kTokens * (kNorms + kInside) / 5;
+  EXPECT_EQ(all_of({.tokens = 10, .slices = 5}),
+            (std::vector<double>{4 * kTokens, attention, layer, attention, layer, 4 * kTokens * (kNorms + kVocab)}))
+      << "queries, keys, values, and two gradients of keys and values";
+  const std::vector<ActivationBytes> bytes = activation_bytes(*two_layers(), {.tokens = 10, .slices = 5});
+  EXPECT_EQ(bytes[1].input, 4 * kTokens * kEmbed);
+  EXPECT_EQ(bytes[2].input, 0) << "one input for each layer";
+}
+
 TEST(ActivationBytes, OfARankAreItsFraction) {
   const std::vector<ActivationBytes> whole = activation_bytes(*two_layers(), {.tokens = 10}),
                                      half = activation_bytes(*two_layers(), {.tokens = 10, .share = 0.5});

@@ -22,7 +22,10 @@ class Grpo final : public Objective {
     CAIRN_CHECK(o_.normalisation != GrpoOptions::Normalisation::length || o_.length > 0, "a full sequence of {} tokens", o_.length);
   }
 
-  Separates separates() const override { return Separates::samples; }
+  // What the trainer counts to divide by.
+  Separates separates() const override {
+    return o_.normalisation == GrpoOptions::Normalisation::tokens ? Separates::tokens : Separates::samples;
+  }
   bool reads_chunks() const override { return true; }
   std::vector<std::string> measures() const override { return {"clip_fraction", "approximate_kl"}; }
 

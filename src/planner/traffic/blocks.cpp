@@ -10,6 +10,7 @@
 #include "model/families/config.h"
 #include "model/model.h"
 #include "model/named_parameters.h"
+#include "parallel/activations/slices.h"
 #include "parallel/batch/context_batch.h"
 #include "parallel/dtensor_block.h"
 #include "parallel/layout/model_shard.h"
@@ -65,6 +66,19 @@ bool in_parts(model::TokenLayout tokens) { return tokens == model::TokenLayout::
 // Whether a value that recomputation reads is kept in another form than the stream has, which takes an all-gather.
 bool changes_form(model::TokenLayout tokens, model::PartitionActivations rule) {
   return rule != model::PartitionActivations::automatic && in_parts(tokens) != (rule == model::PartitionActivations::on);
+}
+
+// By block: what it keeps for the recomputation of a layer in slices, which is the input of the layer's first block.
+std::vector<std::vector<std::string>> inputs_of_groups(const TrafficCase& step) {
+  const size_t blocks = step.model.blocks().size();
+  std::vector<std::vector<std::string>> inputs(blocks);
+  const std::vector<int> ranks = parallel::rank_of_blocks(step.plan, blocks);
+  for (size_t first = 0, last = 0; first < blocks && step.rules.slice > 0; first = last) {
+    while (last < blocks && (ranks.empty() || ranks[last] == ranks[first])) ++last;
+    for (const parallel::BlockGroup& group : parallel::group_blocks(step.model, first, last, {}, step.rules.slice))
+      inputs[group.first] = group.reads;
+  }
+  return inputs;
 }
 
 // How often a block runs forward for each micro-batch.
@@ -216,6 +230,7 @@ void add_tensor_parallel(const TrafficCase& step, TrafficTable& table) {
   const int64_t width = stream_width(step.model);
   const bool whole = whole_stream(step.model) || step.rules.slice > 0;
   const Streams streams = streams_of(step);
+  const std::vector<std::vector<std::string>> kept_in_slices = inputs_of_groups(step);
   const std::vector<bool> on_dtensors = parallel::dtensor_blocks(step.model, step.plan);
   for (const MicroBatches& of : step.micro_batches) {
     // Ranks along cp have different tokens of the same samples.
@@ -253,7 +268,7 @@ void add_tensor_parallel(const TrafficCase& step, TrafficTable& table) {
       for (const BlockCollective& one : collectives.forward) add(name + ", forward again (recompute)", one, forward.again);
       for (const BlockCollective& one : collectives.backward) add(name + ", backward", one, 1);
       if (forward.again == 0 || step.rules.recompute_stage) continue;
-      for (const std::string& value : card.reads)
+      for (const std::string& value : step.rules.slice > 0 ? kept_in_slices[i] : card.reads)
         if (const auto kept = streams.find(value); kept != streams.end() && changes_form(kept->second, step.rules.partition_activations))
           add(name + ", its input", kept->second == model::TokenLayout::replicated ? kKeptPart : kKeptWhole, 1);
     }

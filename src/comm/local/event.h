@@ -67,6 +67,7 @@ struct LocalEvent {
   bool dropped = false;
   bool told = false;             // the sender was notified
   bool to_be_overtaken = false;  // the next message of the pair overtakes it
+  bool through_card = false;     // the receiver's shared NIC has taken it
   bool pending = true;           // still in the queue
 
   bool carries_data() const { return kind == Kind::message || kind == Kind::reply; }

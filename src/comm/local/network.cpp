@@ -158,7 +158,7 @@ void LocalNetwork::Net::schedule(LocalEvent&& event) {
   }
   const int64_t on_the_wire = event.carries_data() ? event.bytes : 0;
   Line& line = lines_[static_cast<size_t>(event.from) * ranks_.size() + static_cast<size_t>(event.to)];
-  event.time = shaper_.receive(event.from, event.to, on_the_wire, shaper_.send(event.from, event.to, on_the_wire, event.posted).arrives);
+  event.time = shaper_.send(event.from, event.to, on_the_wire, event.posted).arrives;  // at the receiver's card (enter_card)
   if (!event.counts()) event.time = std::max(event.time, line.last_arrival + Nanoseconds(1));  // it arrives after everything sent before it
   const auto overtaken = event.counts() ? std::exchange(line.overtaken, std::nullopt) : std::nullopt;
   if (event.counts() && !options_.faults.empty()) strike_message(event, line.messages++);
@@ -230,8 +230,23 @@ void LocalNetwork::Net::happen() {
   const Nanoseconds horizon = next->time + std::max(shaper_.least_latency(), Nanoseconds(1));
   for (; next && next->time < horizon && !next->of_network(); next = next_event()) {
     if (const auto deadline = next_deadline(); deadline && *deadline < next->time) return;
-    deliver(pop());
+    if (!enter_card(queue_.top().index)) deliver(pop());
   }
+}
+
+// A shared NIC serves what arrives in the order of arrival, so only now, when nothing earlier can come, does it take the event. Returns
+// whether the event is put off until the NIC is done with it. What does not count still arrives after everything sent before it.
+bool LocalNetwork::Net::enter_card(uint32_t index) {
+  LocalEvent& event = pool_[index];
+  if (options_.link.contention != LinkModel::Contention::per_nic || event.kind == LocalEvent::Kind::timer || event.of_network()) return false;
+  if (std::exchange(event.through_card, true)) return false;
+  Line& line = lines_[static_cast<size_t>(event.from) * ranks_.size() + static_cast<size_t>(event.to)];
+  Nanoseconds done = shaper_.receive(event.from, event.to, event.carries_data() ? event.bytes : 0, event.time);
+  if (!event.counts()) done = std::max(done, line.last_arrival + Nanoseconds(1));
+  line.last_arrival = std::max(line.last_arrival, done);
+  if (done <= event.time) return false;
+  reschedule(index, done);
+  return true;
 }
 
 void LocalNetwork::Net::deliver(uint32_t index) {

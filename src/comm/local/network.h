@@ -110,6 +110,7 @@ class LocalNetwork::Net {
   const LocalEvent* next_event();
   uint32_t pop();
   void happen();
+  bool enter_card(uint32_t index);
   void deliver(uint32_t index);
   void step(Rank& rank, Nanoseconds time);
   void time_out(Nanoseconds at);

@@ -21,12 +21,20 @@
 namespace cairn::model {
 namespace {
 
+double wire_seconds(const ContextTask& task, const ContextLinks& links) {
+  const double rate = links.bytes_per_s_matrix.empty()
+                          ? links.bytes_per_s
+                          : links.bytes_per_s_matrix[static_cast<size_t>(task.from)][static_cast<size_t>(task.to)];
+  return static_cast<double>(task.bytes) / rate;
+}
+
 // When the last task ends.
 double makespan(const std::vector<ContextTask>& tasks, size_t ranks, const ContextLinks& links) {
   std::vector<std::vector<size_t>> next(tasks.size());
   std::vector<size_t> waits(tasks.size());
   std::vector<double> ready(tasks.size());
   std::vector<double> out(ranks), in(ranks), busy(ranks), pair(ranks * ranks);
+  std::vector<bool> at_card(tasks.size());  // the message has arrived where the card may still be busy
   using Entry = std::pair<double, size_t>;
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
   for (size_t i = 0; i < tasks.size(); ++i) {
@@ -42,14 +50,19 @@ double makespan(const std::vector<ContextTask>& tasks, size_t ranks, const Conte
     const ContextTask& task = tasks[i];
     const auto from = static_cast<size_t>(task.from);
     double end = time;
-    if (task.is_message()) {
+    if (at_card[i]) {
       const auto to = static_cast<size_t>(task.to);
-      const double rate = links.bytes_per_s_matrix.empty() ? links.bytes_per_s : links.bytes_per_s_matrix[from][to];
-      const double takes = static_cast<double>(task.bytes) / rate;
+      end = in[to] = std::max(in[to] + wire_seconds(task, links), time);
+    } else if (task.is_message()) {
+      const auto to = static_cast<size_t>(task.to);
       double& free = links.shared_card ? out[from] : pair[from * ranks + to];
-      free = std::max(free, time) + takes;
+      free = std::max(free, time) + wire_seconds(task, links);
       end = free + (links.latency_s_matrix.empty() ? links.latency_s : links.latency_s_matrix[from][to]);
-      if (links.shared_card) end = in[to] = std::max(in[to] + takes, end);
+      if (links.shared_card) {  // cards receive in the order of arrival
+        at_card[i] = true;
+        queue.emplace(end, i);
+        continue;
+      }
     } else {
       busy[from] = std::max(busy[from], time) + (links.flops_per_s > 0 ? task.flops / links.flops_per_s : 0);
       end = busy[from];

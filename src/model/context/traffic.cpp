@@ -89,13 +89,14 @@ class Graph {
     end = {tasks_.size() - 1};
   }
 
+  // Collectives send to the next coordinate first, then to the one after it, as comm/collectives do.
   void add_gather() {
     std::vector<Tasks> arrived(end_.size());
-    for (int owner = 0; owner < n_; ++owner) {
-      const int64_t rows = held(split_, owner);
-      for (int reader = 0; reader < n_; ++reader)
-        if (reader != owner) arrived[at(reader)].push_back(message(owner, reader, key_bytes(rows) + document_bytes(rows), end_[at(owner)]));
-    }
+    for (int distance = 1; distance < n_; ++distance)
+      for (int owner = 0; owner < n_; ++owner) {
+        const int64_t rows = held(split_, owner);
+        arrived[at(owner + distance)].push_back(message(owner, owner + distance, key_bytes(rows) + document_bytes(rows), end_[at(owner)]));
+      }
     for (int reader = 0; reader < n_; ++reader) {
       int64_t pairs = 0;
       for (int owner = 0; owner < n_; ++owner) pairs += seen_pairs(options_, split_, reader, split_, owner);
@@ -103,10 +104,13 @@ class Graph {
     }
     if (!backward_) return;
     std::vector<Tasks> home(end_.size());
-    for (int owner = 0; owner < n_; ++owner)
-      for (int reader = 0; reader < n_; ++reader)
-        if (reader != owner) home[at(owner)].push_back(message(reader, owner, key_gradient_bytes(held(split_, owner)), end_[at(reader)]));
-    for (int owner = 0; owner < n_; ++owner) end_[at(owner)].insert(end_[at(owner)].end(), home[at(owner)].begin(), home[at(owner)].end());
+    for (int distance = 1; distance < n_; ++distance)
+      for (int reader = 0; reader < n_; ++reader) {
+        const size_t owner = at(reader + distance);
+        home[owner].push_back(
+            message(reader, reader + distance, key_gradient_bytes(held(split_, static_cast<int>(owner))), end_[at(reader)]));
+      }
+    for (int owner = 0; owner < n_; ++owner) end_[at(owner)] = joined(end_[at(owner)], home[at(owner)]);
   }
 
   void add_rings(bool both_ways) {
@@ -193,12 +197,11 @@ class Graph {
     }
     const auto elements = [&](int64_t rows, int64_t count) { return sizes_.batch * rows * count * sizes_.head_dim; };
     std::vector<Tasks> arrived(end_.size());
-    for (int c = 0; c < n_; ++c)
-      for (int j = 0; j < team; ++j) {
-        const int to = c / team * team + j;
+    for (int distance = 1; distance < team; ++distance)
+      for (int c = 0; c < n_; ++c) {
+        const int j = (c + distance) % team, to = c / team * team + j;
         const int64_t rows = held(split_, c), queries = heads[at(j)].queries, keys = heads[at(j)].keys;
         const int64_t statistics = backward_ ? 2 * sizes_.batch * rows * queries * wide_bytes() : 0;
-        if (to == c) continue;
         arrived[at(to)].push_back(message(
             c, to, elements(rows, (backward_ ? 2 : 1) * queries + 2 * keys) * sizes_.element_bytes + statistics + document_bytes(rows),
             end_[at(c)]));
@@ -217,11 +220,10 @@ class Graph {
       for (int c = j, o = 0; c < n_; c += team, ++o) end_[at(c)] = ends[static_cast<size_t>(o)];
     }
     std::vector<Tasks> back(end_.size());
-    for (int c = 0; c < n_; ++c)
-      for (int j = 0; j < team; ++j) {
-        const int from = c / team * team + j;
+    for (int distance = 1; distance < team; ++distance)
+      for (int from = 0; from < n_; ++from) {
+        const int j = from % team, c = from / team * team + (j + distance) % team;
         const int64_t rows = held(split_, c), queries = heads[at(j)].queries, keys = heads[at(j)].keys;
-        if (from == c) continue;
         const int64_t bytes = backward_ ? elements(rows, queries + 2 * keys) * (overlap ? wide_bytes() : sizes_.element_bytes)
                                         : elements(rows, queries) * sizes_.element_bytes + sizes_.batch * rows * queries * wide_bytes();
         back[at(c)].push_back(message(from, c, bytes, end_[at(from)]));

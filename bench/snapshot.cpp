@@ -32,7 +32,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kRounds = 3;
-constexpr int64_t kEvery = 2, kSteps = 7;  // three saves while training goes on, of which the first warms up
+// Three saves while training goes on, of which the first warms up. Each has ended when the next begins: the peer's has too.
+constexpr int64_t kEvery = 10, kSteps = 31;
 constexpr int64_t kBlock = 4 << 20, kPage = 4096;
 constexpr double kGoalStall = 5, kGoalRestore = 1.5, kGoalFlush = 1 / 1.25;
 

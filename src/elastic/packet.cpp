@@ -42,24 +42,6 @@ std::optional<std::string> text_of(const File& file) {
   return text;
 }
 
-int try_send(int fd, std::string_view text, std::span<const int> files) {
-  iovec part{const_cast<char*>(text.data()), text.size()};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(kFilesMax * sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  if (!files.empty()) {
-    message.msg_control = control.data();
-    message.msg_controllen = CMSG_SPACE(files.size_bytes());
-    cmsghdr* rights = CMSG_FIRSTHDR(&message);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(files.size_bytes());
-    std::memcpy(CMSG_DATA(rights), files.data(), files.size_bytes());
-  }
-  return ::sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? errno : 0;
-}
-
 }  // namespace
 
 int send_packet(int fd, const base::Json& body, std::span<const int> files, std::chrono::nanoseconds limit) {
@@ -74,7 +56,8 @@ int send_packet(int fd, const base::Json& body, std::span<const int> files, std:
   }
   if (all.size() > kFilesMax) return EINVAL;
   const base::RealClock clock;
-  while (const int error = try_send(fd, text, all)) {
+  iovec part{text.data(), text.size()};
+  while (const int error = comm::try_send_packet(fd, {&part, 1}, all)) {
     if (error != EAGAIN && error != EINTR && error != ENOBUFS) return error;
     if (clock.now() > limit) return ETIMEDOUT;
     pollfd room{fd, POLLOUT, 0};
@@ -86,25 +69,11 @@ int send_packet(int fd, const base::Json& body, std::span<const int> files, std:
 Received receive_packet(int fd, Packet& packet) {
   std::string text(kTextMax + 1024, '\0');
   iovec part{text.data(), text.size()};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(kFilesMax * sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  const ssize_t length = ::recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  if (length < 0) return errno == EAGAIN || errno == EINTR ? Received::nothing : Received::end;
-  packet.files.clear();
-  for (cmsghdr* rights = CMSG_FIRSTHDR(&message); rights; rights = CMSG_NXTHDR(&message, rights)) {
-    if (rights->cmsg_level != SOL_SOCKET || rights->cmsg_type != SCM_RIGHTS) continue;
-    for (size_t at = 0; at + sizeof(int) <= rights->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
-      int file = -1;
-      std::memcpy(&file, CMSG_DATA(rights) + at, sizeof file);
-      packet.files.emplace_back(file);
-    }
-  }
-  if (length == 0 || (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC))) return Received::end;
-  text.resize(static_cast<size_t>(length));
+  comm::ReceivedPacket received = comm::try_receive_packet(fd, {&part, 1});
+  if (received.outcome != Received::packet) return received.outcome;
+  if (received.truncated || received.files.size() > kFilesMax) return Received::end;
+  packet.files = std::move(received.files);
+  text.resize(received.bytes);
   if (text == "+") {
     if (packet.files.empty()) return Received::end;
     const std::optional<std::string> longer = text_of(packet.files.back());

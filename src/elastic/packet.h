@@ -7,11 +7,12 @@
 #include <vector>
 
 #include "base/json.h"
-#include "comm/rendezvous/sibling_packet.h"
+#include "comm/rendezvous/unix_packet.h"
 
 namespace cairn::elastic {
 
-using comm::sibling::File;
+using comm::File;
+using comm::Received;
 
 struct Packet {
   base::Json body;
@@ -21,7 +22,6 @@ struct Packet {
 // Sends one packet; waits for room until the deadline at most. Returns 0 or an errno. A long text travels as a file of its own.
 int send_packet(int fd, const base::Json& body, std::span<const int> files, std::chrono::nanoseconds limit);
 
-enum class Received { packet, nothing, end };
 // Receives one packet if there is one. An invalid packet counts as the end of the connection.
 Received receive_packet(int fd, Packet& packet);
 

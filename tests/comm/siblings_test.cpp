@@ -99,8 +99,8 @@ int exit_code(pid_t pid) {
 }
 
 // A process that knows the socket name and nothing else.
-sibling::File connect_to(const sibling::Address& address) {
-  sibling::File socket = sibling::make_socket();
+File connect_to(const sibling::Address& address) {
+  File socket = sibling::make_socket();
   EXPECT_EQ(::connect(socket.fd(), address.generic(), address.length), 0);
   return socket;
 }
@@ -353,8 +353,8 @@ TEST(Siblings, SilentAndNoisyCallersHarmNobody) {
   const std::string job = fresh_job();
   SiblingHost host(job, 2, 0, 10s);
   const sibling::Address address = sibling::address_of(job);
-  const sibling::File silent = connect_to(address), noisy = connect_to(address);
-  { const sibling::File gone = connect_to(address); }
+  const File silent = connect_to(address), noisy = connect_to(address);
+  { const File gone = connect_to(address); }
   const std::string noise(4096, 'G');
   EXPECT_EQ(::send(noisy.fd(), noise.data(), noise.size(), MSG_NOSIGNAL), 4096);
   const std::jthread other([&] { EXPECT_EQ(Sibling(job, 1, 2, 1, 10s).collect().bytes, "for 1"); });
@@ -367,13 +367,13 @@ TEST(Siblings, SilentAndNoisyCallersHarmNobody) {
 TEST(Siblings, ASetUpThatIsTooLongIsRefusedBeforeItIsRead) {
   const std::string job = fresh_job();
   const sibling::Address address = sibling::address_of(job);
-  const sibling::File listener = sibling::make_socket();
+  const File listener = sibling::make_socket();
   ASSERT_EQ(::bind(listener.fd(), address.generic(), address.length), 0);
   ASSERT_EQ(::listen(listener.fd(), 8), 0);
   using sibling::Kind;
   const auto answered = [&](const std::vector<std::pair<sibling::Head, std::string>>& packets) {
     Sibling caller(job, 1, 2, 1, 10s);
-    const sibling::File socket(::accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    const File socket(::accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     for (const auto& [head, body] : packets) EXPECT_EQ(sibling::try_send(socket.fd(), head, body), 0);
     return trouble_in([&] { caller.collect(); }).what;
   };
@@ -401,7 +401,7 @@ TEST(Siblings, OtherUsersAreNotLetIn) {
   const sibling::Address address = sibling::address_of(job);
   SiblingHost host(job, 2, 0, 300ms);
   const pid_t intruder = as_nobody([&] {
-    const sibling::File socket = connect_to(address);
+    const File socket = connect_to(address);
     sibling::try_send(socket.fd(), {.kind = sibling::Kind::hello, .local_rank = 1, .local_size = 2, .rank = 1});
     pollfd closed{socket.fd(), POLLIN, 0};
     ::poll(&closed, 1, 5000);
@@ -420,7 +420,7 @@ TEST(Siblings, AnotherUsersFirstIsNotBelieved) {
   int ready[2];
   ASSERT_EQ(::pipe2(ready, O_CLOEXEC), 0);
   const pid_t squatter = as_nobody([&] {
-    const sibling::File listener = sibling::make_socket();
+    const File listener = sibling::make_socket();
     if (::bind(listener.fd(), address.generic(), address.length) != 0 || ::listen(listener.fd(), 8) != 0) throw std::exception();
     if (::write(ready[1], "!", 1) != 1) throw std::exception();
     pause(10s);

@@ -4,14 +4,13 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
-#include <string>
-
-#include <dirent.h>
 #include <execinfo.h>
 #include <poll.h>
+#include <string>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <dirent.h>
 #include <gtest/gtest.h>
 
 namespace cairn::harness {
@@ -19,6 +18,11 @@ namespace {
 
 constexpr unsigned kLimit = 300;  // seconds
 constexpr int kShowStack = SIGUSR2;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;  // and the sanitizer shows the stack of a crash
+#else
+constexpr bool kSanitized = false;
+#endif
 
 void say(const char* text) { (void)!::write(STDOUT_FILENO, text, std::strlen(text)); }
 
@@ -61,9 +65,8 @@ class CaseLimit final : public testing::EmptyTestEventListener {
 const bool installed = [] {
   std::array<void*, 1> frame{};
   ::backtrace(frame.data(), 1);  // loads what it needs while it may
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  for (const int signal : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL}) ::signal(signal, on_crash);
-#endif
+  if constexpr (!kSanitized)
+    for (const int signal : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL}) ::signal(signal, on_crash);
   ::signal(kShowStack, on_show_stack);
   ::signal(SIGALRM, on_limit);
   testing::UnitTest::GetInstance()->listeners().Append(new CaseLimit);

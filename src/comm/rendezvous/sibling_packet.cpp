@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstring>
 #include <unistd.h>
-#include <utility>
 
 #include <fmt/format.h>
 
@@ -17,19 +16,6 @@ namespace cairn::comm::sibling {
 
 using namespace std::chrono_literals;
 
-File::File(File&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-
-File& File::operator=(File&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  return *this;
-}
-
-File::~File() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
-int File::release() { return std::exchange(fd_, -1); }
-
 void Due::wait(std::span<pollfd> files, std::chrono::nanoseconds most) const {
   const auto left = std::clamp<std::chrono::nanoseconds>(deadline_ - clock_.now(), 0ns, most);
   ::poll(files.data(), files.size(), static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count()));
@@ -37,20 +23,7 @@ void Due::wait(std::span<pollfd> files, std::chrono::nanoseconds most) const {
 
 int try_send(int fd, Head head, std::string_view body, std::span<const int> files) {
   std::array<iovec, 2> parts{iovec{&head, sizeof head}, iovec{const_cast<char*>(body.data()), body.size()}};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(kFilesAtOnce * sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = parts.data();
-  message.msg_iovlen = parts.size();
-  if (!files.empty()) {
-    message.msg_control = control.data();
-    message.msg_controllen = CMSG_SPACE(files.size_bytes());
-    cmsghdr* rights = CMSG_FIRSTHDR(&message);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(files.size_bytes());
-    std::memcpy(CMSG_DATA(rights), files.data(), files.size_bytes());
-  }
-  return ::sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? errno : 0;
+  return try_send_packet(fd, parts, files);
 }
 
 int send_packet(const Due& due, int fd, const Head& head, std::string_view body, std::span<const int> files) {
@@ -64,29 +37,15 @@ int send_packet(const Due& due, int fd, const Head& head, std::string_view body,
   return 0;
 }
 
-Got receive(int fd, Packet& packet) {
+Received receive(int fd, Packet& packet) {
   packet.body.resize(kPieceBytes);
   std::array<iovec, 2> parts{iovec{&packet.head, sizeof packet.head}, iovec{packet.body.data(), packet.body.size()}};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(253 * sizeof(int))> control{};
-  msghdr message{};
-  message.msg_iov = parts.data();
-  message.msg_iovlen = parts.size();
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  const ssize_t length = ::recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  if (length < 0) return errno == EAGAIN || errno == EINTR ? Got::nothing : Got::end;
-  packet.files.clear();
-  for (cmsghdr* part = CMSG_FIRSTHDR(&message); part; part = CMSG_NXTHDR(&message, part)) {
-    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
-    for (size_t at = 0; at + sizeof(int) <= part->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
-      int file = -1;
-      std::memcpy(&file, CMSG_DATA(part) + at, sizeof file);
-      packet.files.emplace_back(file);
-    }
-  }
-  if (static_cast<size_t>(length) < sizeof packet.head || packet.head.magic != kMagic || (message.msg_flags & MSG_TRUNC)) return Got::end;
-  packet.body.resize(static_cast<size_t>(length) - sizeof packet.head);
-  return Got::packet;
+  ReceivedPacket received = try_receive_packet(fd, parts);
+  if (received.outcome == Received::nothing) return Received::nothing;
+  packet.files = std::move(received.files);
+  if (received.bytes < sizeof packet.head || packet.head.magic != kMagic || received.truncated) return Received::end;
+  packet.body.resize(received.bytes - sizeof packet.head);
+  return Received::packet;
 }
 
 Address address_of(const std::string& job) {

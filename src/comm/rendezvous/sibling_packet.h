@@ -10,29 +10,15 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "comm/rendezvous/unix_packet.h"
 
 // The packets between siblings (siblings.h): datagrams on a Unix socket, with file descriptors attached.
 namespace cairn::comm::sibling {
 
 constexpr size_t kBytesMax = 16 << 20, kFilesMax = 4096;  // of a bundle
 constexpr size_t kPieceBytes = 32 << 10;                  // must fit into a socket buffer
-constexpr size_t kFilesAtOnce = 200;                      // Linux allows at most 253 per packet
+constexpr size_t kFilesAtOnce = 200;                      // of a packet; at most kPacketFilesMax
 constexpr std::chrono::milliseconds kPause{20};           // between two attempts
-
-// Owns a file descriptor.
-class File {
- public:
-  File() = default;
-  explicit File(int fd) : fd_(fd) {}
-  File(File&& other) noexcept;
-  File& operator=(File&& other) noexcept;
-  ~File();
-  int fd() const { return fd_; }
-  int release();
-
- private:
-  int fd_ = -1;
-};
 
 // A deadline, counted from construction.
 class Due {
@@ -81,8 +67,7 @@ int try_send(int fd, Head head, std::string_view body = {}, std::span<const int>
 int send_packet(const Due& due, int fd, const Head& head, std::string_view body = {}, std::span<const int> files = {});
 
 // Receives one packet if there is one. An invalid packet counts as the end of the connection.
-enum class Got { packet, nothing, end };
-Got receive(int fd, Packet& packet);
+Received receive(int fd, Packet& packet);
 
 // The abstract socket address of a job: not in the file system, so that nothing stays behind.
 struct Address {

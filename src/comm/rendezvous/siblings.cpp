@@ -135,10 +135,10 @@ class SiblingHost::State {
 
   void hear(Caller& caller) {
     Packet packet;
-    const Got got = receive(caller.socket.fd(), packet);
-    if (got == Got::nothing) return;
+    const Received got = receive(caller.socket.fd(), packet);
+    if (got == Received::nothing) return;
     if (caller.local_rank > 0) lose(caller.local_rank, name(caller) + " lost: ended before all ranks of this machine were there");
-    if (got == Got::end || packet.head.kind != Kind::hello)
+    if (got == Received::end || packet.head.kind != Kind::hello)
       caller.socket = File();
     else
       admit(caller, packet.head);
@@ -191,9 +191,9 @@ class SiblingHost::State {
 
   void take_thanks(Caller& caller) {
     Packet packet;
-    const Got got = receive(caller.socket.fd(), packet);
-    if (got == Got::nothing) return;
-    if (got == Got::end || packet.head.kind != Kind::thanks)
+    const Received got = receive(caller.socket.fd(), packet);
+    if (got == Received::nothing) return;
+    if (got == Received::end || packet.head.kind != Kind::thanks)
       lose(caller.local_rank, name(caller) + " lost: ended before it had taken its set-up");
     caller.thanked = true;
   }
@@ -296,13 +296,13 @@ class Sibling::State {
 
   Packet next(Kind kind) {
     Packet packet;
-    Got got = Got::nothing;
-    while ((got = receive(socket_.fd(), packet)) == Got::nothing) {
+    Received got = Received::nothing;
+    while ((got = receive(socket_.fd(), packet)) == Received::nothing) {
       if (due_.over()) lose(fmt::format("has handed out nothing {:.1f} s after the start", due_.waited_s()));
       pollfd readable{socket_.fd(), POLLIN, 0};
       due_.wait({&readable, 1});
     }
-    if (got == Got::end) lose("ended before it had handed out the set-up");
+    if (got == Received::end) lose("ended before it had handed out the set-up");
     if (packet.head.kind == Kind::refused) throw Error(Error::Kind::bad_input, packet.body);
     if (packet.head.kind == Kind::lost) throw Error(Error::Kind::lost_peer, packet.body).about_peer(packet.head.rank);
     if (packet.head.kind != kind) lose("sent a bad set-up: out of order");

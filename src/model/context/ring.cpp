@@ -223,7 +223,7 @@ at::Tensor ring_backward(ContextBackward& backward, const ContextCall& call, boo
   }
   std::vector<at::Tensor> results;
   for (const GradientRing& one : gradients) results.push_back(one.result());
-  return results.size() == 1 ? results[0] : at::cat(results);
+  return results.size() == 1 ? results[0] : at::cat(at::TensorList(results));
 }
 
 }  // namespace cairn::model

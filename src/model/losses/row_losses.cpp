@@ -76,7 +76,7 @@ RowLosses row_losses(const Value& logits, const at::Tensor& targets, const mesh:
     local.push_back(std::move(found.targets)), loss.push_back(std::move(found.loss)), lse.push_back(std::move(found.lse));
     begin += rows.size(0);
   }
-  return {at::Tensor(), at::cat(local), at::cat(loss), at::cat(lse)};
+  return {at::Tensor(), at::cat(at::TensorList(local)), at::cat(at::TensorList(loss)), at::cat(at::TensorList(lse))};
 }
 
 void add_row_gradients(Values& gradients, const Value& logits, const RowLosses& losses, const at::Tensor& scale) {
@@ -118,7 +118,7 @@ at::Tensor row_losses_and_gradients(Values& gradients, const Value& logits, cons
     begin += rows.size(0);
   }
   gradients.add("logits", Value{.chunked_logits = logits.chunked_logits});
-  return at::cat(losses);
+  return at::cat(at::TensorList(losses));
 }
 
 }  // namespace cairn::model

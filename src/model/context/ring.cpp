@@ -12,6 +12,8 @@
 #include <optional>
 #include <utility>
 
+#include <ATen/core/IListRef.h>
+
 #include "comm/group.h"
 #include "kernels/aten.h"
 #include "kernels/low_precision.h"
@@ -223,7 +225,7 @@ at::Tensor ring_backward(ContextBackward& backward, const ContextCall& call, boo
   }
   std::vector<at::Tensor> results;
   for (const GradientRing& one : gradients) results.push_back(one.result());
-  return results.size() == 1 ? results[0] : at::cat(at::TensorList(results));
+  return results.size() == 1 ? results[0] : at::cat(results);
 }
 
 }  // namespace cairn::model

@@ -124,7 +124,7 @@ at::Tensor SparseCache::attend(const at::Tensor& q, int64_t position) const {
     const auto keys = [&](const at::Tensor& in_list, const at::Tensor& in_ring) {
       std::vector<at::Tensor> parts{in_list.narrow(2, head, 1).narrow(1, 0, listed(head))};
       for (const Run& run : ring) parts.push_back(in_ring.narrow(2, head, 1).narrow(1, run.first, run.count));
-      return at::cat(at::TensorList(parts), 1);
+      return at::cat(parts, 1);
     };
     out.narrow(2, head * group, group)
         .copy_(kernels::attend(q.narrow(2, head * group, group), keys(k_list, k_ring), keys(v_list, v_ring), {.causal = false}).out);

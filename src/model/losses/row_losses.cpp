@@ -3,6 +3,8 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/core/IListRef.h>
+
 #include "comm/group.h"
 #include "kernels/aten.h"
 #include "kernels/cross_entropy.h"
@@ -76,7 +78,7 @@ RowLosses row_losses(const Value& logits, const at::Tensor& targets, const mesh:
     local.push_back(std::move(found.targets)), loss.push_back(std::move(found.loss)), lse.push_back(std::move(found.lse));
     begin += rows.size(0);
   }
-  return {at::Tensor(), at::cat(at::TensorList(local)), at::cat(at::TensorList(loss)), at::cat(at::TensorList(lse))};
+  return {at::Tensor(), at::cat(local), at::cat(loss), at::cat(lse)};
 }
 
 void add_row_gradients(Values& gradients, const Value& logits, const RowLosses& losses, const at::Tensor& scale) {
@@ -118,7 +120,7 @@ at::Tensor row_losses_and_gradients(Values& gradients, const Value& logits, cons
     begin += rows.size(0);
   }
   gradients.add("logits", Value{.chunked_logits = logits.chunked_logits});
-  return at::cat(at::TensorList(losses));
+  return at::cat(losses);
 }
 
 }  // namespace cairn::model

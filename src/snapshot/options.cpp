@@ -22,7 +22,7 @@ base::Schema<SnapshotOptions> snapshot_schema() {
             "With mode = lazy: host memory of each rank that copies wait in until they are written, as in \"4GiB\". auto: 1.25 times what "
             "the rank saves, but at most 40 % of the free memory, shared by the ranks. With less than the rank saves, training may wait "
             "for the disk."},
-           {"direct_io", &O::direct_io, "With mode = lazy: write past the page cache where the file system can (O_DIRECT)."},
+           {"direct_io", &O::direct_io, "Write large tensors past the page cache where the file system can (O_DIRECT)."},
            {"write_bytes_per_s", &O::write_bytes_per_s,
             "The rate at which each rank writes snapshots at most, for file systems that others use too. 0: no limit.", base::at_least(0)},
            {"on_pressure", &O::on_pressure,

@@ -25,7 +25,7 @@ struct SnapshotOptions {
   bool last = true;
   SnapshotMode mode = SnapshotMode::sync;
   std::string host_bytes = "auto";  // of the ring of a lazy save
-  bool direct_io = false;
+  bool direct_io = true;
   int64_t write_bytes_per_s = 0;  // 0: no limit
   OnPressure on_pressure = OnPressure::wait;
 };

@@ -20,6 +20,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr int64_t kBlockBytes = 16 << 20;
+constexpr int64_t kDirectLeast = 256 << 10;  // a smaller write is faster through the page cache
 
 // Consecutive ranges of [0, elements) of at most kBlockBytes each.
 std::vector<mesh::Interval> block_ranges(int64_t elements, int64_t element_bytes) {
@@ -104,7 +105,7 @@ int64_t PartWriter::write_some(File& file, std::span<const std::byte> bytes, int
   const int64_t inside = offset % base::kDirectBytes, size = std::ssize(bytes), pages = size / base::kDirectBytes * base::kDirectBytes;
   if (inside != 0)
     return disk_.write_at(file.descriptor, bytes.first(static_cast<size_t>(std::min(size, base::kDirectBytes - inside))), offset);
-  if (pages == 0 || reinterpret_cast<uintptr_t>(bytes.data()) % base::kDirectBytes != 0)
+  if (pages < kDirectLeast || reinterpret_cast<uintptr_t>(bytes.data()) % base::kDirectBytes != 0)
     return disk_.write_at(file.descriptor, bytes, offset);
   const int64_t written = disk_.write_at(file.direct, bytes.first(static_cast<size_t>(pages)), offset);
   if (written > 0 || errno != EINVAL) return written;

@@ -3,7 +3,8 @@
 //   2. Write manifest.json last: names, lengths and checksums of all files. fsync the folders.
 //   3. Rename the folder to step-N: the commit. fsync the parent. A snapshot of the same step is renamed to step-N.old first; if we die
 //      between the two renames, readers find it under that name.
-//   4. Remove snapshots that the retention does not keep: rename to .removing-*, then delete, so that no reader meets half of one.
+//   4. Remove snapshots that the retention does not keep: rename to .removing-*, so that no reader meets half of one, then delete; in a
+//      run on a thread of its own (Remover).
 // Readers (open.cpp) take a folder only if every file has the length and checksum of the manifest, and otherwise the next older one.
 // Leftovers of crashes (.writing-*, .removing-*) are deleted by the next save.
 #include <filesystem>
@@ -65,7 +66,7 @@ void prune(const std::string& run_dir, int64_t step, const Retention& keep, cons
     if (ours) {
       ++kept;
     } else if (folder.step >= step || kept >= keep.newest) {
-      drop(folder.path, disk);
+      drop(folder.path, disk, keep.remover);
     } else if (looks_whole(folder.path)) {
       ++kept;
     }

@@ -32,9 +32,12 @@ struct Contents {
   std::string version = {};  // of Cairn, for the manifest
 };
 
+class Remover;
+
 // Which snapshots of a run are kept when a new one is saved.
 struct Retention {
-  int64_t newest = 3;  // the newest so many, including the new one; at least 1 is kept
+  int64_t newest = 3;          // the newest so many, including the new one; at least 1 is kept
+  Remover* remover = nullptr;  // deletes the others in its own time; null: they are deleted at once
 };
 
 // Saves under RUN/snapshots/step-00000100 and returns that path. Atomic and durable: the snapshot appears complete, checksummed and on
@@ -94,8 +97,8 @@ class OpenSnapshot {
 
  private:
   friend OpenSnapshot open(const std::string& path, Check check);
-  friend OpenSnapshot open_parts(const std::string& name, Manifest manifest, PieceIndex pieces, const std::map<std::string, PartFile>& files,
-                                 std::map<std::string, std::string> texts);
+  friend OpenSnapshot open_parts(const std::string& name, Manifest manifest, PieceIndex pieces,
+                                 const std::map<std::string, PartFile>& files, std::map<std::string, std::string> texts);
   struct Source;  // of a section's tensors
   Source source_of(const std::string& section) const;
   at::Tensor assemble(const PiecedTensor& tensor) const;

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "snapshot/folder.h"
 #include "snapshot/manifest.h"
+#include "snapshot/remover.h"
 
 namespace cairn::snapshot {
 
@@ -101,11 +102,13 @@ bool looks_whole(const fs::path& folder) {
   }
 }
 
-void drop(const fs::path& path, const base::Disk& disk) {
+void drop(const fs::path& path, const base::Disk& disk, Remover* remover) {
   const fs::path away = path.parent_path() / (kRemoving + path.filename().string());
   std::error_code ignored;
   fs::remove_all(away, ignored);
-  if (disk.rename(path, away) == 0) fs::remove_all(away, ignored);
+  if (disk.rename(path, away) != 0) return;
+  if (remover != nullptr) return remover->take(away);
+  fs::remove_all(away, ignored);
 }
 
 }  // namespace cairn::snapshot

@@ -10,6 +10,8 @@ class Disk;
 
 namespace cairn::snapshot {
 
+class Remover;
+
 // RUN/snapshots/.writing-step-N-PID. Deleted unless it was put in place.
 class StagingFolder {
  public:
@@ -35,7 +37,8 @@ void write_manifest(const std::filesystem::path& folder, const std::string& text
 // Whether every file exists with its length. Checksums, which need all bytes, are left to open().
 bool looks_whole(const std::filesystem::path& folder);
 
-// Removes a snapshot. Renames first, so that no reader meets a half removed snapshot. If removal fails, the next save tries again.
-void drop(const std::filesystem::path& path, const base::Disk& disk);
+// Removes a snapshot. Renames first, so that no reader meets a half removed snapshot. If removal fails, the next save tries again. With a
+// remover this returns once it is renamed.
+void drop(const std::filesystem::path& path, const base::Disk& disk, Remover* remover = nullptr);
 
 }  // namespace cairn::snapshot

@@ -20,8 +20,8 @@ void on_disk(const Act& act) {
 
 }  // namespace
 
-FileSink::FileSink(PartSave::Parts parts, bool direct, const SaveCancel& cancelled)
-    : save_(std::move(parts)), direct_(direct), cancelled_(cancelled), writer_(save_.make_writer(direct)) {}
+FileSink::FileSink(PartSave::Parts parts, const SaveCancel& cancelled)
+    : direct_(parts.direct), save_(std::move(parts)), cancelled_(cancelled), writer_(save_.make_writer()) {}
 
 void FileSink::begin(int64_t /*step*/, std::span<const snapshot::WriteBlock> blocks) {
   CAIRN_CHECK(blocks.size() == writer_->blocks().size(), "{} blocks of {}", blocks.size(), writer_->blocks().size());

@@ -11,7 +11,7 @@ namespace cairn::train {
 class FileSink final : public snapshot::SnapshotSink {
  public:
   // `cancelled` is borrowed.
-  FileSink(PartSave::Parts parts, bool direct, const SaveCancel& cancelled);
+  FileSink(PartSave::Parts parts, const SaveCancel& cancelled);
 
   const std::vector<snapshot::WriteBlock>& blocks() const { return writer_->blocks(); }
 
@@ -22,8 +22,8 @@ class FileSink final : public snapshot::SnapshotSink {
   int64_t page_remainder(const snapshot::WriteBlock& block) const override;
 
  private:
-  PartSave save_;
   const bool direct_;
+  PartSave save_;
   const SaveCancel& cancelled_;
   std::unique_ptr<snapshot::PartWriter> writer_;
   bool voted_ = false;

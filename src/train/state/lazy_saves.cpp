@@ -81,7 +81,7 @@ void LazySaves::copy_rest(RankSnapshot& saved, LazyVersion& version) {
 void LazySaves::begin(PartSave::Parts parts) {
   LazyVersion version{.step = job_.progress.steps_done};
   copy_rest(parts.saved, version);
-  auto files = std::make_unique<FileSink>(std::move(parts), job_.config.settings.snapshot.direct_io, cancelled_);
+  auto files = std::make_unique<FileSink>(std::move(parts), cancelled_);
   version.blocks = files->blocks();
   version.sinks.push_back(std::move(files));
   version.touched = [&](const at::Tensor& tensor) { return job_.barrier.touched(tensor); };

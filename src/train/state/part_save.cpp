@@ -6,8 +6,10 @@
 
 #include "base/check.h"
 #include "base/files.h"
+#include "base/files/disk.h"
 #include "kernels/aten.h"
 #include "snapshot/rank_part.h"
+#include "snapshot/remover.h"
 
 namespace cairn::train {
 
@@ -19,6 +21,25 @@ constexpr const char* kVotes = ".votes";
 constexpr auto kVoteLimit = std::chrono::minutes(10);  // for the slowest rank
 constexpr auto kLastVotes = std::chrono::seconds(5);   // once the run has ended: the others end their writes too, unless they are gone
 constexpr int64_t kVoteBytesMax = 256 << 20;
+
+// Host memory for one block after the other, where the bytes of a block lie in their page as they will in the file: direct I/O takes no
+// others.
+class PageBuffer {
+ public:
+  at::Tensor copy(const snapshot::WriteBlock& block) {
+    const auto bytes = static_cast<int64_t>(block.data.nbytes());
+    const int64_t in_file = block.cells.empty() ? 0 : block.cells.front().cell.offset;
+    if (memory_.numel() < bytes + 2 * base::kDirectBytes) memory_ = at::empty({bytes + 2 * base::kDirectBytes}, at::kByte);
+    const auto address = static_cast<int64_t>(reinterpret_cast<uintptr_t>(memory_.const_data_ptr()));
+    const int64_t skipped = ((in_file - address) % base::kDirectBytes + base::kDirectBytes) % base::kDirectBytes;
+    const at::Tensor room = memory_.narrow(0, skipped, bytes);
+    room.copy_(block.data.view(at::kByte));
+    return room;
+  }
+
+ private:
+  at::Tensor memory_;
+};
 
 std::string vote_file(int rank) { return fmt::format("rank-{}.json", rank); }
 std::string failure_file(int rank) { return fmt::format("rank-{}.failed", rank); }
@@ -40,9 +61,9 @@ bool SaveCancel::wait_for(std::chrono::nanoseconds at_most) const {
 
 void PartSave::begin_votes() const { base::make_folder(fs::path(parts_.folder) / kVotes); }
 
-std::unique_ptr<snapshot::PartWriter> PartSave::make_writer(bool direct) const {
+std::unique_ptr<snapshot::PartWriter> PartSave::make_writer() const {
   return std::make_unique<snapshot::PartWriter>(parts_.folder, parts_.saved.part, parts_.disk,
-                                                snapshot::PartWriterOptions{.open_later = true, .direct = direct});
+                                                snapshot::PartWriterOptions{.open_later = true, .direct = parts_.direct});
 }
 
 void PartSave::write() {
@@ -75,12 +96,14 @@ std::unique_ptr<snapshot::PartWriter> PartSave::writer_of(const RankSnapshot& ot
 }
 
 void PartSave::write_part() {
-  snapshot::PartWriter writer(parts_.folder, parts_.saved.part, parts_.disk);
-  for (const snapshot::WriteBlock& block : writer.blocks()) {
-    const at::Tensor host = block.data.cpu();
-    writer.write(block, {static_cast<const std::byte*>(host.const_data_ptr()), host.nbytes()});
+  const std::unique_ptr<snapshot::PartWriter> writer = make_writer();
+  writer->open();
+  PageBuffer buffer;
+  for (const snapshot::WriteBlock& block : writer->blocks()) {
+    const at::Tensor host = parts_.direct ? buffer.copy(block) : block.data.cpu();
+    writer->write(block, {static_cast<const std::byte*>(host.const_data_ptr()), host.nbytes()});
   }
-  vote(writer.finish());
+  vote(writer->finish());
 }
 
 bool PartSave::wait_for_votes(const SaveCancel& cancelled) const {
@@ -119,7 +142,8 @@ void PartSave::commit() {
     std::vector<snapshot::Vote> votes;
     for (int rank = 0; rank < parts_.ranks; ++rank) votes.push_back(read_vote(rank));
     fs::remove_all(fs::path(parts_.folder) / kVotes);
-    snapshot::commit_parts(parts_.run_dir, *parts_.staging, std::move(*parts_.saved.rest), votes, {.newest = parts_.keep}, parts_.disk);
+    snapshot::commit_parts(parts_.run_dir, *parts_.staging, std::move(*parts_.saved.rest), votes,
+                           {.newest = parts_.keep, .remover = parts_.remover}, parts_.disk);
   } catch (const Error& error) {
     if (error.kind() != Error::Kind::corrupt_file) throw;
     throw Error(Error::Kind::disk, error.what());

@@ -40,6 +40,8 @@ class PartSave {
     std::unique_ptr<snapshot::StagingFolder> staging;  // on the first rank
     RankSnapshot saved;
     const base::Disk& disk;
+    bool direct = false;                   // past the page cache where the file system can
+    snapshot::Remover* remover = nullptr;  // of snapshots that are no longer kept
   };
   explicit PartSave(Parts parts) : parts_(std::move(parts)) {}
 
@@ -47,7 +49,7 @@ class PartSave {
   void write();
   // The same in steps, for blocks that come one by one: the writer of this part, whose files are not open yet; the folder of votes; then
   // one vote. vote_failed writes what it can.
-  std::unique_ptr<snapshot::PartWriter> make_writer(bool direct) const;
+  std::unique_ptr<snapshot::PartWriter> make_writer() const;
   void begin_votes() const;
   void vote(const snapshot::Vote& of) const;
   void vote_failed(int rank, const std::string& why) const noexcept;

@@ -153,9 +153,12 @@ std::optional<PartSave::Parts> SnapshotWriter::begin_save(RankSnapshot saved, bo
                         .keep = job_.config.settings.snapshot.keep,
                         .staging = nullptr,
                         .saved = std::move(saved),
-                        .disk = disk_};
+                        .disk = disk_,
+                        .direct = job_.config.settings.snapshot.direct_io,
+                        .remover = &remover_};
   if (group.rank() == 0 && !left_out)
     end_write([&] {
+      remover_.wait();  // the disk may need the room
       restore_run_folder(job_.config.out, job_);
       parts.staging = std::make_unique<snapshot::StagingFolder>(parts.run_dir, step_, parts.saved.bytes, disk_);
       parts.folder = parts.staging->path().string();
@@ -208,13 +211,14 @@ void SnapshotWriter::wait_for_the_one_before() {
 void SnapshotWriter::all_have_begun() { job_.engine.step_group->barrier("snapshot").wait_host(); }
 
 void SnapshotWriter::finish() {
-  if (!background_ && !lazy_) return;
+  if (!background_ && !lazy_) return remover_.wait();
   all_have_begun();
   if (lazy_) {
     lazy_->wait();
     settle_lazy_save();
   }
   if (writing_.valid()) end_write([&] { writing_.get(); });
+  remover_.wait();
   job_.engine.step_group->barrier("snapshot").wait_host();
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/files/throttled_disk.h"
+#include "snapshot/remover.h"
 #include "train/state/host_state.h"
 #include "train/state/lazy_saves.h"
 #include "train/state/part_save.h"
@@ -76,6 +77,7 @@ class SnapshotWriter {
   int64_t step_ = 0;            // of the snapshot that is being written
   std::exception_ptr failure_;  // of the last save; null: it succeeded, or there was none
   std::chrono::nanoseconds held_up_{0};
+  snapshot::Remover remover_;
   std::unique_ptr<LazySaves> lazy_;  // null: another mode
   SaveCancel cancelled_;             // this writer is being destroyed
   std::future<void> writing_;        // last, so that its thread ends first

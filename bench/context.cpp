@@ -24,7 +24,7 @@
 #include "mesh/splits.h"
 #include "model/context/attention.h"
 #include "model/context/choose.h"
-#include "parallel/layout/settle_context.h"
+#include "parallel/layout/measure_links.h"
 #include "study/benches.h"
 #include "study/process.h"
 
@@ -33,7 +33,6 @@ namespace {
 
 constexpr int kRounds = 3, kCalls = 5;
 constexpr int64_t kLength = 4096, kHeads = 8, kHeadDim = 64;
-constexpr double kFlops = 20e9;  // of attention on one core, as train assumes
 
 struct Measured {
   double ms = 0;
@@ -87,8 +86,6 @@ void be_rank(comm::NetSetup setup, const std::string& file) {
   at::set_num_threads(1);
   comm::World world(comm::make_net_transport(std::move(setup), {}));
   const int ranks = world.size();
-  std::vector<int> everyone;
-  for (int rank = 0; rank < ranks; ++rank) everyone.push_back(rank);
   std::ofstream out;
   if (world.rank() == 0) out.open(file);
   const auto note = [&](const std::string& form, int64_t kv_heads, const Measured& one) {
@@ -97,7 +94,8 @@ void be_rank(comm::NetSetup setup, const std::string& file) {
   for (const int64_t kv_heads : {kHeads, kHeads / 4}) {
     const model::ContextSplit split{kLength, mesh::split_zigzag(1, kLength, ranks).pieces};
     const model::ContextChoices choices =
-        model::choose_context({1, kv_heads, kHeadDim, 4, false, kHeads}, {}, split, parallel::context_links(world, everyone, kFlops));
+        model::choose_context({1, kv_heads, kHeadDim, 4, false, kHeads}, {}, split,
+                              parallel::measure_context_links(world.everyone(), world.everyone(), c10::Device(c10::kCPU)));
     note("auto", kv_heads, measure(world, choices.best(), kv_heads));
     for (const model::ContextForm form : {model::ContextForm::ring, model::ContextForm::ring_both_ways, model::ContextForm::gather,
                                           model::ContextForm::ulysses, model::ContextForm::token_ring})

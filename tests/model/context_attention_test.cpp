@@ -317,6 +317,32 @@ TEST(ContextAttentionGroups, WorkBesideEachOther) {
   });
 }
 
+// New queries at the end, or in the middle, of keys that ranks keep; some ranks have none.
+TEST(ContextAttentionOverCache, EqualsAttentionOverTheWholeCache) {
+  for (const int ranks : {1, 2, 3, 4, 5})
+    for (const Masks& masks : {Masks{}, Masks{.window = 6}, Masks{.causal = false}})
+      for (const auto& [begin, count] : {std::pair<int64_t, int64_t>{36, 5}, {20, 9}, {40, 1}}) {
+        const Problem problem({.length = 41}, masks);
+        ContextSplit queries = contiguous(count, ranks);
+        queries.length = 41;
+        for (auto& pieces : queries.pieces)
+          for (Interval& piece : pieces) piece = {piece.begin + begin, piece.end + begin};
+        harness::on_ranks(ranks, [&](comm::World& world) {
+          for (const auto& [name, keys] : all_splits(41, ranks))
+            for (const ContextForm form : kForms) {
+              const at::Tensor asking = Problem::positions(queries, world.rank()), held = Problem::positions(keys, world.rank());
+              const at::Tensor q = problem.whole.q.index_select(1, asking), k = problem.whole.k.index_select(1, held),
+                               v = problem.whole.v.index_select(1, held), out = at::full(q.sizes(), 7.0, q.options()),
+                               lse = at::full({q.size(0), q.size(2), q.size(1)}, 7.0, q.options());
+              context_attention_over_cache(out, lse, q, k, v, options_of(masks), world.everyone(), queries, keys, form);
+              EXPECT_TRUE(at::allclose(out, problem.whole.out.index_select(1, asking), 1e-11, 1e-11))
+                  << name << " " << to_string(form, ranks) << " over " << ranks;
+              EXPECT_TRUE(at::allclose(lse, problem.whole.lse.index_select(2, asking), 1e-11, 1e-11));
+            }
+        });
+      }
+}
+
 TEST(ContextSplit, JoinsPiecesThatTouch) {
   EXPECT_EQ(segments(zigzag(12, 3), 2), (std::vector<Segment>{{{4, 8}, 0}}));
   EXPECT_EQ(segments(zigzag(12, 3), 1), (std::vector<Segment>{{{2, 4}, 0}, {{8, 10}, 2}}));
@@ -348,7 +374,7 @@ TEST(ContextFold, MergesBlocksOfWhichNothingIsSeen) {
   const at::Tensor both = some_normal({4, 1, 2, 1, 4}, 4, at::kFloat);
   int calls = 0;
   const auto add = [&](int64_t begin, int64_t document) {
-    forward.add({both, at::full({4, 1}, document, at::kLong), {{{begin, begin + 4}, 0}}}, [&] { ++calls; });
+    forward.add({both, at::full({4, 1}, document, at::kLong), {{{begin, begin + 4}, 0}}}, [&](double) { ++calls; });
   };
   const at::Tensor out = at::empty_like(q), lse = at::empty({1, 1, 4}), expected = at::empty_like(q), expected_lse = at::empty_like(lse);
   add(0, 1), add(4, 2);

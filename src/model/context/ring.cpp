@@ -35,7 +35,7 @@ struct RingBlock {
 class Ring {
  public:
   Ring(const ContextCall& call, KeyPart part)
-      : call_(call), part_(std::move(part)), routes_(context_routes(call.split, part_, call.queries.options)) {}
+      : call_(call), part_(std::move(part)), routes_(context_routes(call.query_split, part_, call.queries.options)) {}
 
   int me() const { return call_.group.rank(); }
   int steps() const { return call_.group.size(); }
@@ -180,13 +180,13 @@ std::vector<KeyPart> key_parts(const ContextSplit& split, bool both_ways) {
   return {first, second};
 }
 
-std::vector<ContextRoute> context_routes(const ContextSplit& split, const KeyPart& part, const kernels::AttentionOptions& options) {
-  const int n = static_cast<int>(split.pieces.size());
-  std::vector<ContextRoute> routes(split.pieces.size());
+std::vector<ContextRoute> context_routes(const ContextSplit& queries, const KeyPart& part, const kernels::AttentionOptions& options) {
+  const int n = static_cast<int>(queries.pieces.size());
+  std::vector<ContextRoute> routes(queries.pieces.size());
   for (int owner = 0; owner < n; ++owner)
     for (int distance = 1; distance < n; ++distance) {
       const int reader = ((owner + part.direction * distance) % n + n) % n;
-      if (!sees(split, part.keys, options, reader, owner)) continue;
+      if (!sees(queries, part.keys, options, reader, owner)) continue;
       ContextRoute& route = routes[static_cast<size_t>(owner)];
       if (route.first == 0) route.first = distance;
       route.last = distance;
@@ -201,7 +201,7 @@ void ring_forward(ContextForward& forward, const ContextCall& call, bool both_wa
   for (int step = 0; step < call.group.size(); ++step) {
     for (KeyRing& one : keys) one.start(step);
     for (const KeyRing& one : keys)
-      if (one.current()) forward.add(*one.current(), [&] { call.group.progress(); });
+      if (one.current()) forward.add(*one.current(), [&](double flops) { call.progress(flops); });
     for (KeyRing& one : keys) one.finish();
   }
 }
@@ -219,7 +219,7 @@ at::Tensor ring_backward(ContextBackward& backward, const ContextCall& call, boo
       if (step < steps) one.start(step);
     std::vector<at::Tensor> parts(rings.size());
     for (size_t i = 0; i < rings.size(); ++i)
-      if (keys[i].current()) parts[i] = backward.add(*keys[i].current(), [&] { call.group.progress(); });
+      if (keys[i].current()) parts[i] = backward.add(*keys[i].current(), [&](double flops) { call.progress(flops); });
     for (KeyRing& one : keys) one.finish();
     for (size_t i = 0; i < rings.size(); ++i) gradients[i].finish(step, parts[i]);
   }

@@ -22,6 +22,7 @@
 #include "mesh/splits.h"
 #include "model/context/attention.h"
 #include "model/context/choose.h"
+#include "parallel/layout/measure_links.h"
 #include "study/claims.h"
 
 namespace cairn::study {
@@ -155,7 +156,7 @@ void exactness(const ProofOptions& options, Findings& findings, base::Log& log) 
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16})
       for (const int ranks : {1, 2, 3, 4, 8}) {
         const Problem p{
-            .ranks = ranks, .length = 240, .kv_heads = 4, .head_dim = 32, .causal = causal, .dtype = dtype, .seed = options.seed};
+            .ranks = ranks, .length = ranks == 8 ? 2048 : 487, .kv_heads = 4, .causal = causal, .dtype = dtype, .seed = options.seed};
         Tensors whole = whole_of(p);
         make_room(whole);
         kernels::attention(whole.out, whole.lse, whole.q, whole.k, whole.v, p.options());
@@ -174,7 +175,7 @@ void exactness(const ProofOptions& options, Findings& findings, base::Log& log) 
 
 void speed(const ProofOptions& options, Findings& findings, base::Log& log) {
   log.info("speed");
-  const Problem p{.length = 1024, .head_dim = 32, .seed = options.seed};
+  const Problem p{.seed = options.seed};
   const Tensors whole = whole_of(p);
   const Run ring = run(p, ContextForm::ring, whole, false), token_ring = run(p, ContextForm::token_ring, whole, false);
   findings.at_least("2. 8 ranks, 50 Mbit/s per pair, as many key heads as query heads: forward, ring to token_ring", 1,
@@ -196,7 +197,7 @@ void speed(const ProofOptions& options, Findings& findings, base::Log& log) {
 
 void grouped_heads(const ProofOptions& options, Findings& findings, base::Log& log) {
   log.info("grouped heads");
-  const Problem p{.length = 1024, .kv_heads = 2, .head_dim = 32, .seed = options.seed};
+  const Problem p{.kv_heads = 2, .seed = options.seed};
   const Tensors whole = whole_of(p);
   const model::ContextChoices choices = model::choose_context(p.sizes(), p.options(), p.split(), p.links());
   findings.at_most("3. a quarter of the key heads: auto chooses token_ring (1: yes)", 0, choices.best().form == ContextForm::token_ring, 0);
@@ -204,7 +205,19 @@ void grouped_heads(const ProofOptions& options, Findings& findings, base::Log& l
                     run(p, ContextForm::token_ring, whole, false).total_s() / run(p, ContextForm::ring, whole, false).total_s(), 1.1);
 }
 
-// auto against every form that works, on six links.
+// What training measures before it chooses.
+model::ContextLinks measured(const Problem& p) {
+  model::ContextLinks links;
+  comm::LocalNetwork network(p.ranks, {.link = p.link});
+  for (const std::exception_ptr& error : network.run([&](comm::World& world) {
+         const model::ContextLinks own = parallel::measure_context_links(world.everyone(), world.everyone(), c10::Device(c10::kCPU));
+         if (world.rank() == 0) links = own;
+       }))
+    if (error) std::rethrow_exception(error);
+  return links;
+}
+
+// auto against every form that works, on six links that it measures.
 void choice(const ProofOptions& options, Findings& findings, base::Log& log) {
   using comm::LinkModel;
   for (const bool shared : {false, true})
@@ -214,7 +227,7 @@ void choice(const ProofOptions& options, Findings& findings, base::Log& log) {
       if (mbit > 100) p.link.latency = std::chrono::milliseconds(2);
       if (shared) p.link.contention = LinkModel::Contention::per_nic;
       const Tensors whole = whole_of(p);
-      const model::ContextChoices choices = model::choose_context(p.sizes(), p.options(), p.split(), p.links());
+      const model::ContextChoices choices = model::choose_context(p.sizes(), p.options(), p.split(), measured(p));
       log.info("{}", choices.why);
       double best = 1e9, chosen = 0;
       for (const model::ContextChoice& one : choices.all) {

@@ -8,7 +8,6 @@
 #include <mutex>
 
 #include <ATen/core/IListRef.h>
-
 #include <fmt/format.h>
 
 #include "base/clock.h"
@@ -75,7 +74,7 @@ Tensors whole_of(const Problem& p) {
 
 void make_room(Tensors& t) {
   t.out = at::empty_like(t.q), t.dq = at::empty_like(t.q), t.dk = at::empty_like(t.k), t.dv = at::empty_like(t.v);
-  t.lse = at::empty({1, t.q.size(2), t.q.size(1)}, t.q.options().dtype(at::kFloat));
+  t.lse = at::empty({1, t.q.size(2), t.q.size(1)}, t.q.options().dtype(t.q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat));
 }
 
 at::Tensor cut(const at::Tensor& x, const model::ContextSplit& split, int rank) {
@@ -132,7 +131,7 @@ Run run(const Problem& p, const ContextMethod& method, const Tensors& whole, boo
          for (const auto& [own, all] : pairs) {
            if (!compare) continue;
            const double scale = p.dtype == at::kFloat ? 1 : all.to(at::kFloat).abs().max().item<double>();
-           error = std::max(error, (own.to(at::kFloat) - cut(all, split, rank).to(at::kFloat)).abs().max().item<double>() / scale);
+           error = std::max(error, (own.to(at::kDouble) - cut(all, split, rank).to(at::kDouble)).abs().max().item<double>() / scale);
          }
          const std::lock_guard guard(lock);
          found = {std::max(found.forward_s, forward), std::max(found.backward_s, backward), std::max(found.error, error), 0};
@@ -155,12 +154,18 @@ void exactness(const ProofOptions& options, Findings& findings, base::Log& log) 
   for (const bool causal : {true, false})
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16})
       for (const int ranks : {1, 2, 3, 4, 8}) {
-        const Problem p{
-            .ranks = ranks, .length = ranks == 8 ? 2048 : 487, .kv_heads = 4, .causal = causal, .dtype = dtype, .seed = options.seed};
-        Tensors whole = whole_of(p);
-        make_room(whole);
-        kernels::attention(whole.out, whole.lse, whole.q, whole.k, whole.v, p.options());
-        kernels::attention_backward(whole.dq, whole.dk, whole.dv, whole.dout, whole.q, whole.k, whole.v, whole.out, whole.lse, p.options());
+        const Problem p{.ranks = ranks,
+                        .length = ranks == 8 ? 2048 : 487,
+                        .kv_heads = ranks == 8 ? 8 : 4,
+                        .causal = causal,
+                        .dtype = dtype,
+                        .seed = options.seed};
+        Tensors whole = whole_of(p), exact = whole;  // exact: in double precision on one process
+        for (at::Tensor* one : {&exact.q, &exact.k, &exact.v, &exact.dout}) *one = one->to(at::kDouble);
+        make_room(exact);
+        kernels::attention(exact.out, exact.lse, exact.q, exact.k, exact.v, p.options());
+        kernels::attention_backward(exact.dq, exact.dk, exact.dv, exact.dout, exact.q, exact.k, exact.v, exact.out, exact.lse, p.options());
+        whole.out = exact.out, whole.dq = exact.dq, whole.dk = exact.dk, whole.dv = exact.dv;
         for (const ContextMethod& method : methods_for(ranks, p.heads)) {
           const std::string name = method.ulysses > 1 ? "ulysses with token_ring" : model::to_string(method, ranks);
           double& most = (dtype == at::kFloat ? worst : worst_half)[name];

@@ -106,13 +106,15 @@ class Graph {
     std::vector<std::vector<Tasks>> keys(parts.size(), std::vector<Tasks>(end_.size())), gradients = keys, home = keys;
     for (int step = 0; step <= (backward_ ? n_ : n_ - 1); ++step) {
       std::vector<std::vector<Tasks>> next(parts.size(), std::vector<Tasks>(end_.size()));
+      std::vector<Tasks> begin = end_;  // of this step, on each rank: the blocks of all parts are there
+      for (size_t p = 0; p < parts.size(); ++p)
+        for (int c = 0; c < n_; ++c) begin[at(c)] = joined(begin[at(c)], keys[p][at(c)]);
       for (size_t p = 0; p < parts.size() && step < n_; ++p)
         for (int c = 0; c < n_; ++c) {
           const int owner = c - parts[p].direction * step;
           if (step >= routes[p][at(owner)].last) continue;
           const int64_t rows = held(parts[p].keys, static_cast<int>(at(owner)));
-          next[p][at(c + parts[p].direction)] = {
-              message(c, c + parts[p].direction, key_bytes(rows) + document_bytes(rows), joined(end_[at(c)], keys[p][at(c)]))};
+          next[p][at(c + parts[p].direction)] = {message(c, c + parts[p].direction, key_bytes(rows) + document_bytes(rows), begin[at(c)])};
         }
       for (int c = 0; c < n_; ++c) {
         int64_t pairs = 0;

@@ -19,9 +19,9 @@ namespace cairn::parallel {
 namespace {
 
 constexpr int64_t kSmall = 8, kMiddle = 16 << 10, kLarge = 512 << 10;  // bytes
-constexpr double kSlow_s = 2e-3;                                       // where a message of kMiddle takes longer, larger ones are not tried
-constexpr double kSharedFrom = 1.5;                                    // times a single message; n - 1 where cards are shared, 1 where not
-constexpr int kRepeats = 3;                                            // the fastest counts: others were disturbed
+constexpr double kSlow_s = 2e-3;     // on the wire: where a message of kMiddle takes longer, larger ones are not tried
+constexpr double kSharedFrom = 1.5;  // times a single message; n - 1 where cards are shared, 1 where not
+constexpr int kRepeats = 3;          // the fastest counts: others were disturbed
 constexpr comm::Label kLabel{comm::Purpose::control, "a measurement of the links"};
 
 class Probe {
@@ -89,22 +89,25 @@ model::ContextLinks measure_context_links(comm::Group& cp, comm::Group& all, c10
   const int n = cp.size(), me = cp.rank();
   const auto size = static_cast<size_t>(n);
   std::vector<double> small(size * size), large(size * size);  // [from, to]
-  double middle = 0;
-  for (int distance = 1; distance < n; ++distance) middle = std::max(middle, probe.exchange_s(kMiddle, distance));
-  const int64_t bytes = probe.slowest(middle) > kSlow_s ? kMiddle : kLarge;
+  double wire_s = 0;
+  for (int distance = 1; distance < n; ++distance)
+    wire_s = std::max(wire_s, probe.exchange_s(kMiddle, distance) - probe.exchange_s(kSmall, distance));
+  const int64_t bytes = probe.slowest(wire_s) > kSlow_s ? kMiddle : kLarge;
   for (int distance = 1; distance < n; ++distance) {
     const size_t pair = static_cast<size_t>((me + n - distance) % n) * size + static_cast<size_t>(me);
     small[pair] = probe.exchange_s(kSmall, distance);
     large[pair] = probe.exchange_s(bytes, distance);
   }
-  const double at_once = n > 2 ? probe.slowest(probe.exchange_s(bytes, 0)) : 0;
+  const double at_once = n > 2 ? probe.slowest(probe.exchange_s(bytes, 0) - probe.exchange_s(kSmall, 0)) : 0;
   probe.slowest(small);
   probe.slowest(large);
+  double alone = 0;  // the slowest of the large messages by itself
+  for (size_t i = 0; i < large.size(); ++i) alone = std::max(alone, large[i] - small[i]);
   model::ContextLinks links{.latency_s = 0,
                             .bytes_per_s = 1e30,
                             .bytes_per_s_matrix = std::vector(size, std::vector<double>(size, 1e12)),
                             .latency_s_matrix = std::vector(size, std::vector<double>(size)),
-                            .shared_card = at_once > kSharedFrom * *std::max_element(large.begin(), large.end()),
+                            .shared_card = at_once > kSharedFrom * alone,
                             .flops_per_s = probe.flops_per_s(),
                             .origin = "measured"};
   for (size_t from = 0; from < size; ++from)

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <sstream>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,7 +25,7 @@
 #include "mesh/splits.h"
 #include "model/context/attention.h"
 #include "model/context/choose.h"
-#include "parallel/layout/settle_context.h"
+#include "parallel/layout/measure_links.h"
 #include "study/benches.h"
 #include "study/process.h"
 
@@ -33,7 +34,6 @@ namespace {
 
 constexpr int kRounds = 3, kCalls = 5;
 constexpr int64_t kLength = 4096, kHeads = 8, kHeadDim = 64;
-constexpr double kFlops = 20e9;  // of attention on one core, as train assumes
 
 struct Measured {
   double ms = 0;
@@ -56,7 +56,7 @@ Results read_results(const std::string& file, const std::string& form = "") {
   return results;
 }
 
-Measured measure(comm::World& world, const model::ContextMethod& method, int64_t kv_heads) {
+Measured measure(comm::World& world, const model::ContextMethod& method, int64_t kv_heads, bool backward = true) {
   comm::Group& all = world.everyone();
   const model::ContextSplit split{kLength, mesh::split_zigzag(1, kLength, all.size()).pieces};
   const int64_t local = model::held(split, all.rank());
@@ -72,7 +72,7 @@ Measured measure(comm::World& world, const model::ContextMethod& method, int64_t
     const int64_t before = world.ledger().total(comm::Purpose::activation).bytes;
     const auto begun = clock.now();
     model::context_attention(out, lse, q, k, v, {}, nullptr, all, split, method);
-    model::context_attention_backward(dq, dk, dv, dout, q, k, v, out, lse, {}, nullptr, all, split, method);
+    if (backward) model::context_attention_backward(dq, dk, dv, dout, q, k, v, out, lse, {}, nullptr, all, split, method);
     double took = base::seconds(clock.now() - begun);
     all.all_reduce({&took, 1, comm::Dtype::f64}, comm::Reduce::max, {comm::Purpose::control, "slowest"}).wait();
     bytes = world.ledger().total(comm::Purpose::activation).bytes - before;
@@ -83,21 +83,29 @@ Measured measure(comm::World& world, const model::ContextMethod& method, int64_t
   return {times[times.size() / 2] * 1e3, bytes};
 }
 
-void be_rank(comm::NetSetup setup, const std::string& file) {
+// What a run of all ranks measures: all forms, forward and backward, or ring forward alone, which may be on slow links.
+struct Runs {
+  bool forward_alone = false;
+  std::optional<comm::LinkModel> links = std::nullopt;
+};
+
+void be_rank(comm::NetSetup setup, const std::string& file, const Runs& runs) {
   at::set_num_threads(1);
-  comm::World world(comm::make_net_transport(std::move(setup), {}));
+  comm::NetOptions net;
+  net.links = runs.links;
+  comm::World world(comm::make_net_transport(std::move(setup), std::move(net)));
   const int ranks = world.size();
-  std::vector<int> everyone;
-  for (int rank = 0; rank < ranks; ++rank) everyone.push_back(rank);
   std::ofstream out;
   if (world.rank() == 0) out.open(file);
   const auto note = [&](const std::string& form, int64_t kv_heads, const Measured& one) {
     if (world.rank() == 0) out << form << ' ' << kv_heads << ' ' << one.ms << ' ' << one.bytes << '\n';
   };
+  if (runs.forward_alone) return note("ring", kHeads, measure(world, model::ContextForm::ring, kHeads, false));
   for (const int64_t kv_heads : {kHeads, kHeads / 4}) {
     const model::ContextSplit split{kLength, mesh::split_zigzag(1, kLength, ranks).pieces};
     const model::ContextChoices choices =
-        model::choose_context({1, kv_heads, kHeadDim, 4, false, kHeads}, {}, split, parallel::context_links(world, everyone, kFlops));
+        model::choose_context({1, kv_heads, kHeadDim, 4, false, kHeads}, {}, split,
+                              parallel::measure_context_links(world.everyone(), world.everyone(), c10::Device(c10::kCPU)));
     note("auto", kv_heads, measure(world, choices.best(), kv_heads));
     for (const model::ContextForm form : {model::ContextForm::ring, model::ContextForm::ring_both_ways, model::ContextForm::gather,
                                           model::ContextForm::ulysses, model::ContextForm::token_ring})
@@ -106,7 +114,7 @@ void be_rank(comm::NetSetup setup, const std::string& file) {
 }
 
 // Each rank is a process that this one forks before it uses libtorch.
-Results run_ours(int ranks, const std::string& scratch) {
+Results run_ours(int ranks, const std::string& scratch, const Runs& runs = {}) {
   const std::string file = scratch + "/context.txt";
   std::vector<pid_t> children;
   const std::vector<comm::NetSetup> setups = comm::make_net_setups(ranks);
@@ -116,7 +124,7 @@ Results run_ours(int ranks, const std::string& scratch) {
     if (child == 0) {
       int code = 1;
       try {
-        be_rank(setup, file);
+        be_rank(setup, file, runs);
         code = 0;
       } catch (const std::exception& error) {
         std::ofstream(file + ".error") << error.what();
@@ -177,7 +185,24 @@ std::vector<BenchRow> bench_context(const BenchOptions& options, base::Log& log)
       }
     }
   }
-  if (rows.empty()) base::fail_input("--case {}: the cases are cp-2 and cp-4", options.only);
+  for (const int ranks : {2, 4}) {
+    const std::string name = fmt::format("overlap-{}", ranks);
+    if (!options.only.empty() && options.only != name) continue;
+    log.info("{} ranks: messages of half the computation's time", ranks);
+    std::vector<double> slow, fast;
+    for (int round = 0; round < kRounds; ++round) {
+      const Measured alone = run_ours(ranks, options.scratch, {.forward_alone = true}).at({"ring", kHeads});
+      const comm::LinkModel links{.latency = std::chrono::microseconds(20),
+                                  .bytes_per_s = static_cast<double>(alone.bytes) / ranks / (alone.ms / 2e3),
+                                  .jitter = 0};
+      slow.push_back(run_ours(ranks, options.scratch, {true, links}).at({"ring", kHeads}).ms);
+      fast.push_back(alone.ms);
+    }
+    rows.push_back(compare(
+        fmt::format("ring, {} ranks, forward: links on which its messages take half of the computation's time, and fast ones", ranks), slow,
+        fast, "ms", Better::lower, ranks == 2 ? 1 / 1.15 : 0));
+  }
+  if (rows.empty()) base::fail_input("--case {}: the cases are cp-2, cp-4, overlap-2 and overlap-4", options.only);
   return rows;
 }
 

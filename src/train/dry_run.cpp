@@ -141,6 +141,8 @@ std::string run_in_words(const Planned& p, const Start& start, int64_t keepers) 
     add_line(
         out, "pipeline",
         fmt::format("{}, {} micro-batches, blocks of each stage {}", plan.schedule, plan.micro_batches, fmt::join(plan.stage_blocks, " ")));
+  if (plan.mesh.extent("cp") > 1)
+    add_line(out, "context", parallel::context_form(plan) + (p.context_reason.empty() ? "" : " (auto: " + p.context_reason + ")"));
   if (plan.zero > 0) add_line(out, "sharded", fmt::format("zero {} over {} ranks", plan.zero, keepers));
   add_line(out, "sync", plan.sync.at("dp"));
   add_line(out, "steps",

@@ -113,7 +113,7 @@ int64_t optimizer_bytes(const Settings& settings, const model::Model& model) {
   return bytes;
 }
 
-Planned planned(base::Recipe recipe, int ranks, const parallel::Plan* given, bool on_gpu) {
+Planned planned(base::Recipe recipe, int ranks, const parallel::Plan* given, bool on_gpu, const model::ContextLinks& links) {
   if (given) use_layout_of(*given, recipe, ranks);
   Planned p;
   p.settings = read_settings(recipe);
@@ -133,7 +133,7 @@ Planned planned(base::Recipe recipe, int ranks, const parallel::Plan* given, boo
                                                .length = p.batch.length,
                                                .documents = p.batch.documents,
                                                .element_bytes = parallel::compute_bytes(p.plan)},
-                                              {});
+                                              links);
   check_placements(s, *p.task.model, p.plan);
   p.rules = step_rules(s, *p.task.model, p.plan, p.batch.length, on_gpu);
   if (step_method(s).needs.pairs) p.task.objective = model::make_dpo(s.step_options<model::DpoOptions>());

@@ -1,5 +1,6 @@
 #pragma once
 #include "base/recipe.h"
+#include "model/context/choose.h"
 #include "model/model.h"
 #include "model/objective.h"
 #include "model/options.h"
@@ -22,7 +23,9 @@ struct Planned {
 };
 
 // `given`: a plan that decides the layout (given_plan.h); null: the recipe's keys decide it.
-Planned planned(base::Recipe recipe, int ranks, const parallel::Plan* given = nullptr, bool on_gpu = false);
+// `links`: along cp, for context.form = auto.
+Planned planned(base::Recipe recipe, int ranks, const parallel::Plan* given = nullptr, bool on_gpu = false,
+                const model::ContextLinks& links = {.origin = "assumed"});
 
 // The rules of a step that do not follow from the plan: recomputation, trained parameters, bucket size. `length`: tokens of a sequence.
 planner::StepRules step_rules(const Settings& settings, const model::Model& model, const parallel::Plan& plan, int64_t length, bool on_gpu);

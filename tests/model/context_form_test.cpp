@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <string>
 
@@ -75,7 +77,7 @@ TEST(ContextMethod, RefusesHeadsThatDoNotDivide) {
 TEST(QueryRoutes, OfAZigzagSplitCarryHalfOnceTheyHaveWrapped) {
   for (const int n : {2, 3, 4, 5, 8}) {
     const int64_t chunk = 3, length = 2 * n * chunk;
-    const std::vector<QueryRoute> routes = query_routes(zigzag_split(length, n), {});
+    const std::vector<QueryRoute> routes = query_routes(zigzag_split(length, n), zigzag_split(length, n), {});
     for (int owner = 0; owner < n; ++owner) {
       const QueryRoute& route = routes[static_cast<size_t>(owner)];
       EXPECT_EQ(route.last, n - 1);
@@ -90,11 +92,11 @@ TEST(QueryRoutes, OfAZigzagSplitCarryHalfOnceTheyHaveWrapped) {
 
 TEST(QueryRoutes, OfContiguousSplitsEndWhereNoKeyIsSeen) {
   const ContextSplit split{12, {{{0, 4}}, {{4, 8}}, {{8, 12}}}};
-  const std::vector<QueryRoute> causal = query_routes(split, {});
+  const std::vector<QueryRoute> causal = query_routes(split, split, {});
   EXPECT_EQ(causal[0].last, 0);
   EXPECT_EQ(causal[1].last, 1);
   EXPECT_EQ(causal[2].last, 2);
-  const std::vector<QueryRoute> window = query_routes(split, {.window = 3});
+  const std::vector<QueryRoute> window = query_routes(split, split, {.window = 3});
   EXPECT_EQ(window[2].last, 1);
   EXPECT_EQ(window[2].seeing[1], (std::vector<Interval>{{8, 10}}));  // only these see the last keys of the rank below
 }
@@ -148,7 +150,8 @@ struct Case {
   }
   ContextSplit split() const { return zigzag_split(length, ranks); }
 
-  Timing run(const ContextMethod& method) const {
+  // `flops_per_s`: computation takes declared time; 0: none.
+  Timing run(const ContextMethod& method, double flops_per_s = 0) const {
     Timing slowest;
     std::mutex lock;
     harness::on_ranks(ranks, {.link = link}, [&](comm::World& world) {
@@ -156,15 +159,19 @@ struct Case {
       const at::Tensor q = at::ones({1, local, heads, head_dim}), k = at::ones({1, local, kv_heads, head_dim});
       const at::Tensor out = at::empty_like(q), lse = at::empty({1, heads, local}), dq = at::empty_like(q), dk = at::empty_like(k),
                        dv = at::empty_like(k);
+      const AfterKernel spend = [&](double flops) {
+        if (flops_per_s > 0) world.timer(world.clock().now() + std::chrono::nanoseconds(std::llround(flops / flops_per_s * 1e9))).wait();
+      };
       const auto timed = [&](const std::function<void()>& act) {
         world.everyone().barrier().wait();
         const auto begun = world.clock().now();
         act();
         return base::seconds(world.clock().now() - begun);
       };
-      const double forward = timed([&] { context_attention(out, lse, q, k, k, {}, nullptr, world.everyone(), split(), method); });
-      const double backward =
-          timed([&] { context_attention_backward(dq, dk, dv, q, q, k, k, out, lse, {}, nullptr, world.everyone(), split(), method); });
+      const double forward =
+          timed([&] { context_attention(out, lse, q, k, k, {}, nullptr, world.everyone(), split(), method, {}, spend); });
+      const double backward = timed(
+          [&] { context_attention_backward(dq, dk, dv, q, q, k, k, out, lse, {}, nullptr, world.everyone(), split(), method, spend); });
       const std::lock_guard guard(lock);
       slowest = {std::max(slowest.forward, forward), std::max(slowest.backward, backward)};
     });
@@ -206,6 +213,46 @@ TEST(ContextChoice, PredictsWhatTheNetworkTakes) {
       if (choice.method == choices.best()) chosen = took.total();
     }
     EXPECT_LE(chosen, 1.1 * best) << choices.why;
+  }
+}
+
+// 32 queries over 1,024 cached keys.
+TEST(ContextChoice, MovesFewQueriesRatherThanManyKeys) {
+  const Case one{.ranks = 4, .length = 1024};
+  ContextSplit queries{one.length, {}};
+  for (int64_t c = 0; c < 4; ++c) queries.pieces.push_back({{992 + 8 * c, 1000 + 8 * c}});
+  std::map<std::string, double> took;
+  std::mutex lock;
+  const ContextChoices choices = choose_context(one.sizes(), {}, one.split(), one.links(), &queries);
+  EXPECT_EQ(choices.best(), ContextMethod(ContextForm::token_ring)) << choices.why;
+  for (const ContextChoice& choice : choices.all) {
+    const harness::Run run = harness::on_ranks(4, {.link = one.link}, [&](comm::World& world) {
+      const int64_t here = held(one.split(), world.rank());
+      const at::Tensor q = at::ones({1, 8, one.heads, one.head_dim}), k = at::ones({1, here, one.kv_heads, one.head_dim});
+      world.everyone().barrier().wait();
+      const auto begun = world.clock().now();
+      context_attention_over_cache(at::empty_like(q), at::empty({1, one.heads, 8}), q, k, k, {}, world.everyone(), queries, one.split(),
+                                   choice.method);
+      const std::lock_guard guard(lock);
+      double& most = took[to_string(choice.method, 4)];
+      most = std::max(most, base::seconds(world.clock().now() - begun));
+    });
+    EXPECT_EQ(run.ledger.total(comm::Purpose::activation).bytes, choice.bytes) << to_string(choice.method, 4);
+    EXPECT_NEAR(choice.seconds.forward / took[to_string(choice.method, 4)], 1, 0.1) << to_string(choice.method, 4);
+  }
+  EXPECT_GE(took["ring"] / took["token_ring"], 5);
+}
+
+// Computation of twice the time of the messages hides them, but for the last part of token_ring.
+TEST(TokenRing, HidesMessagesBehindComputation) {
+  const Case one{.length = 256};
+  for (const ContextForm form : {ContextForm::ring, ContextForm::ring_both_ways, ContextForm::token_ring}) {
+    const double messages = one.run(form).forward;
+    double work = 0;
+    for (const ContextTask& task : context_tasks(one.sizes(), {}, one.split(), form, false))
+      if (!task.is_message()) work += task.flops / one.ranks;
+    const double rate = work / (2 * messages);
+    EXPECT_LE(one.run(form, rate).forward, 1.15 * 2 * messages) << to_string(form, 8);
   }
 }
 

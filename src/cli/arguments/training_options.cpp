@@ -128,7 +128,7 @@ CLI::App* add_plan(CLI::App& app, PlanArguments& a) {
           "free (nothing given but where samples are)")
       ->check(CLI::IsMember({"rules", "free"}));
   command->add_option("--links", a.links,
-                      "With --infer: links along an axis, as dp=20ms,100Mbit, so that it chooses by time; once for each axis");
+                      "Links along an axis, as cp=20ms,100Mbit: what context.form = auto and --infer go by; once for each axis");
   command->add_option("--place", a.places,
                       "With --infer: a parameter along tp, as \"lm_head.weight=B\" or \"*.mlp.*=S0\", before the rules");
   command->add_option("--plan", a.plan, "A saved plan, to be shown instead of the one that the keys make");

@@ -12,6 +12,7 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/commands/plan_infer.h"
+#include "cli/launch/links.h"
 #include "cli/recipe_overrides.h"
 #include "cli/stderr_terminal.h"
 #include "mesh/local_shard.h"
@@ -128,6 +129,7 @@ std::string layout_in_words(const train::Planned& p) {
   if (plan.mesh.extent("cp") > 1)
     line("context",
          fmt::format("{}, {}", parallel::context_form(plan), plan.context.balanced ? "balanced" : "one stretch after the other"));
+  if (!p.context_reason.empty()) line("", fmt::format("context.form = auto chose {}", p.context_reason));
 
   for (const auto& [axis, rule] : plan.sync) line(("sync " + axis).c_str(), rule);
   return out;
@@ -193,6 +195,25 @@ std::string messages_in_words(const std::vector<planner::TrafficRow>& rows) {
          "not in a step: evaluations, snapshots, and in the first step the shapes of what crosses between stages\n";
 }
 
+// What context.form = auto goes by.
+model::ContextLinks context_links(const PlanArguments& a) {
+  model::ContextLinks found{.origin = "assumed; --links cp=20us,10Gbit says otherwise"};
+  for (const std::string& text : a.links) {
+    const size_t equals = text.find('=');
+    const std::string axis = text.substr(0, equals);
+    const auto link = equals == std::string::npos ? std::nullopt : parse_links(text.substr(equals + 1));
+    if (!link) base::fail_input("--links {}: write AXIS=LATENCY,BANDWIDTH, as in cp=20ms,100Mbit", text);
+    if (axis == "cp")
+      found = {.latency_s = std::chrono::duration<double>(link->latency).count(),
+               .bytes_per_s = link->bytes_per_s,
+               .shared_card = link->contention == comm::LinkModel::Contention::per_nic,
+               .origin = "as given"};
+    else if (a.infer.empty())
+      base::fail_input("--links {}: without --infer only links along cp are used, by context.form = auto: write cp=20ms,100Mbit", text);
+  }
+  return found;
+}
+
 int compare(const PlanArguments& a) {
   if (!a.recipe.empty() || !a.mesh.empty() || !a.sets.empty() || !a.plan.empty() || !a.save.empty() || a.json || a.explain ||
       a.nproc_given || !a.infer.empty())
@@ -215,7 +236,7 @@ int plan_command(const PlanArguments& a) {
   print_hints(recipe, *stderr_terminal());
   const std::optional<parallel::Plan> given = a.plan.empty() ? std::nullopt : std::optional(parallel::read_plan(a.plan));
   const int ranks = a.nproc_given ? a.nproc : given ? given->mesh.size() : rank_count(recipe);
-  const train::Planned p = train::planned(recipe, ranks, given ? &*given : nullptr);
+  const train::Planned p = train::planned(recipe, ranks, given ? &*given : nullptr, false, context_links(a));
   if (!a.infer.empty()) {
     if (a.explain) base::fail_input("--infer --explain: inference shows every move and whom it is for by itself: leave out --explain");
     const Inferred inferred = inferred_placements(p, {a.infer, a.links, a.places});
@@ -229,7 +250,7 @@ int plan_command(const PlanArguments& a) {
     base::Terminal().line(base::printable(text.substr(0, text.size() - 1)));
     return 0;
   }
-  if (!a.links.empty() || !a.places.empty()) base::fail_input("--links and --place are for --infer");
+  if (!a.places.empty()) base::fail_input("--place is for --infer");
   const std::string json = parallel::to_json(p.plan);
   if (!a.save.empty()) base::write_atomically(a.save, json);
   base::Terminal terminal;

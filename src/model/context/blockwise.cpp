@@ -28,6 +28,11 @@ struct SeenPair {
   at::Tensor of_queries(const at::Tensor& x) const { return x.narrow(1, queries.row, queries.positions.length()); }
   at::Tensor of_keys(const at::Tensor& both) const { return both.narrow(0, key_row, keys.length()); }
 
+  // Multiply-adds of one product of queries and keys; forward has two products, backward five.
+  double work(const ContextQueries& all, const at::Tensor& q) const {
+    return static_cast<double>(seen_pairs(all.options, queries.positions, keys) * q.size(0) * q.size(2) * q.size(3));
+  }
+
   kernels::AttentionOptions options(const ContextQueries& all) const {
     kernels::AttentionOptions o{.scale = all.options.scale, .causal = all.options.causal, .window = all.options.window};
     o.query_offset = queries.positions.begin, o.key_offset = keys.begin;
@@ -79,7 +84,7 @@ ContextForward::ContextForward(const at::Tensor& q, ContextQueries queries)
       partials_(queries_.segments.size()),
       skip_merge_(queries_.mistakes.skip_merge) {}
 
-void ContextForward::add(const KeyBlock& block, const std::function<void()>& between) {
+void ContextForward::add(const KeyBlock& block, const AfterKernel& between) {
   const at::Tensor both = kernels::widened(block.both);
   for (size_t i = 0; i < partials_.size(); ++i)
     for (const SeenPair& pair : seen_pairs(queries_, queries_.segments[i], block)) {
@@ -87,7 +92,7 @@ void ContextForward::add(const KeyBlock& block, const std::function<void()>& bet
       const Partial result{at::empty(q.sizes(), q.options()), at::empty({q.size(0), q.size(2), q.size(1)}, q.options())};
       kernels::attention(result.out, result.lse, q, keys_in(part), values_in(part), pair.options(queries_));
       merge(partials_[i], pair.queries, 0, result);
-      between();
+      between(4 * pair.work(queries_, q));
     }
 }
 
@@ -142,7 +147,7 @@ ContextBackward::ContextBackward(const at::Tensor& dout, const at::Tensor& q, co
       dq_(at::zeros(q.sizes(), q_.options())),
       queries_(std::move(queries)) {}
 
-at::Tensor ContextBackward::add(const KeyBlock& block, const std::function<void()>& between) {
+at::Tensor ContextBackward::add(const KeyBlock& block, const AfterKernel& between) {
   const at::Tensor both = kernels::widened(block.both), sum = at::zeros(both.sizes(), both.options());
   for (const Segment& queries : queries_.segments) {
     const at::Tensor lse = lse_.narrow(2, queries.row, queries.positions.length()).contiguous();
@@ -153,7 +158,7 @@ at::Tensor ContextBackward::add(const KeyBlock& block, const std::function<void(
                                   pair.of_queries(out_), lse, pair.options(queries_));
       pair.of_queries(dq_).add_(dq);
       pair.of_keys(sum).add_(dkeys);
-      between();
+      between(10 * pair.work(queries_, q));
     }
   }
   return sum;

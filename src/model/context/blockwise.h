@@ -23,6 +23,9 @@ struct KeyBlock {
 void pack_keys(const at::Tensor& both, const at::Tensor& k, const at::Tensor& v);
 void unpack_keys(const at::Tensor& both, const at::Tensor& k, const at::Tensor& v);
 
+// Called after each kernel with its floating point operations.
+using AfterKernel = std::function<void(double flops)>;
+
 // This rank's queries: their positions and masks.
 struct ContextQueries {
   std::vector<Segment> segments;
@@ -33,11 +36,12 @@ struct ContextQueries {
 };
 
 // Attention of this rank's queries over keys that arrive block by block, in fp32 for half precision. One kernel call for each pair of a
-// query segment and a key segment that it may see; results are merged by their log-sum-exps. `between` is called after each kernel.
+// query segment and a key segment that it may see; results are merged by their log-sum-exps. `between` is called after each
+// kernel with its floating point operations.
 class ContextForward {
  public:
   ContextForward(const at::Tensor& q, ContextQueries queries);
-  void add(const KeyBlock& block, const std::function<void()>& between);
+  void add(const KeyBlock& block, const AfterKernel& between);
   // Merges what another rank has computed for the queries at these positions, over keys that this object has not seen: out [batch,
   // positions, heads, head_dim], lse [batch, heads, positions]. The positions lie in one segment of the queries.
   void add_partial(mesh::Interval positions, const at::Tensor& out, const at::Tensor& lse);
@@ -66,7 +70,7 @@ class ContextBackward {
  public:
   ContextBackward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& out, const at::Tensor& lse, ContextQueries queries);
   // Returns the contribution of this rank's queries to the gradient of the block's keys and values, in fp32 for half precision.
-  at::Tensor add(const KeyBlock& block, const std::function<void()>& between);
+  at::Tensor add(const KeyBlock& block, const AfterKernel& between);
   // Adds what another rank has computed of the gradient of the queries at these positions: dq [batch, positions, heads, head_dim].
   void add_partial(mesh::Interval positions, const at::Tensor& dq);
   void finish(const at::Tensor& dq) const;

@@ -91,19 +91,20 @@ std::vector<ContextMethod> all_methods(int64_t ranks) {
 }  // namespace
 
 ContextSeconds predict_context(const ContextSizes& sizes, const kernels::AttentionOptions& options, const ContextSplit& split,
-                               const ContextMethod& method, const ContextLinks& links) {
+                               const ContextMethod& method, const ContextLinks& links, const ContextSplit* queries) {
   const auto of = [&](bool backward) {
-    return makespan(context_tasks(sizes, options, split, method, backward), split.pieces.size(), links);
+    return makespan(context_tasks(sizes, options, split, method, backward, queries), split.pieces.size(), links);
   };
-  return {of(false), of(true)};
+  return {of(false), queries ? 0 : of(true)};
 }
 
 ContextChoices choose_context(const ContextSizes& sizes, const kernels::AttentionOptions& options, const ContextSplit& split,
-                              const ContextLinks& links, bool backward) {
+                              const ContextLinks& links, const ContextSplit* queries) {
   const auto ranks = static_cast<int64_t>(split.pieces.size());
   ContextChoices choices;
   std::string refused;
   for (const ContextMethod& method : all_methods(ranks)) {
+    if (queries && (method.ulysses > 1 || method.form == ContextForm::ulysses)) continue;
     try {
       check(method, ranks, sizes.heads);
     } catch (const Error&) {
@@ -111,17 +112,18 @@ ContextChoices choose_context(const ContextSizes& sizes, const kernels::Attentio
         refused = fmt::format("; not ulysses: {} heads cannot be divided over {} ranks", sizes.heads, ranks);
       continue;
     }
-    ContextChoice choice{method, predict_context(sizes, options, split, method, links), 0};
-    if (!backward) choice.seconds.backward = 0;
-    const ContextBytes bytes = context_bytes(sizes, options, split, method);
-    choice.bytes = bytes.forward + (backward ? bytes.backward : 0);
+    ContextChoice choice{method, predict_context(sizes, options, split, method, links, queries), 0};
+    for (const bool backward : {false, true})
+      for (const ContextTask& task : context_tasks(sizes, options, split, method, backward, queries))
+        if (!backward || !queries) choice.bytes += task.bytes;
     choices.all.push_back(std::move(choice));
   }
   std::stable_sort(choices.all.begin(), choices.all.end(),
                    [](const ContextChoice& a, const ContextChoice& b) { return a.seconds.total() < b.seconds.total() * (1 - 1e-9); });
   const ContextChoice& best = choices.all.front();
-  choices.why = fmt::format("{}: {:.3g} ms a layer, {}; links {}, {:.3g} Mbit/s", to_string(best.method, ranks), best.seconds.total() * 1e3,
-                            base::human_bytes(best.bytes), links.shared_card ? "share a card" : "per pair", links.bytes_per_s * 8e-6);
+  choices.why = fmt::format("{}: {:.3g} ms a layer, {}; links {}, {:.3g} Mbit/s{}{}", to_string(best.method, ranks),
+                            best.seconds.total() * 1e3, base::human_bytes(best.bytes), links.shared_card ? "share a card" : "per pair",
+                            links.bytes_per_s * 8e-6, links.origin.empty() ? "" : ", ", links.origin);
   std::string others;
   for (const ContextChoice& one : choices.all)
     if (!(one.method == best.method) && one.method.ulysses == 1)

@@ -15,6 +15,7 @@ struct ContextLinks {
   std::vector<std::vector<double>> latency_s_matrix = {};    // [from][to], replaces latency_s
   bool shared_card = false;  // the links of a rank share its card, in and out separately; else every pair has its own
   double flops_per_s = 0;    // of attention on one rank; 0: computation takes no time
+  std::string origin = {};   // "measured", "assumed": for the reason that choose_context gives
 };
 
 // The seconds of one forward and one backward call. Messages queue on their links or cards; a rank computes one block after the other.
@@ -24,7 +25,7 @@ struct ContextSeconds {
   double total() const { return forward + backward; }
 };
 ContextSeconds predict_context(const ContextSizes& sizes, const kernels::AttentionOptions& options, const ContextSplit& split,
-                               const ContextMethod& method, const ContextLinks& links);
+                               const ContextMethod& method, const ContextLinks& links, const ContextSplit* queries = nullptr);
 
 // What `context.form = "auto"` weighs, best first; ties go to the form named first in ContextForm.
 struct ContextChoice {
@@ -38,8 +39,9 @@ struct ContextChoices {
   std::string why;
   const ContextMethod& best() const { return all.front().method; }
 };
-// All forms and products that work with so many heads (`sizes.heads`, of one rank along tp). `backward` false: only forward counts.
+// All forms and products that work with so many heads (`sizes.heads`, of one rank along tp). `queries`: of a call over a cache of keys
+// (context_attention_over_cache), which is forward only.
 ContextChoices choose_context(const ContextSizes& sizes, const kernels::AttentionOptions& options, const ContextSplit& split,
-                              const ContextLinks& links, bool backward = true);
+                              const ContextLinks& links, const ContextSplit* queries = nullptr);
 
 }  // namespace cairn::model

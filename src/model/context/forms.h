@@ -13,9 +13,17 @@ namespace cairn::model {
 
 struct ContextCall {
   comm::Group& group;
-  const ContextSplit& split;
+  const ContextSplit& split;        // of the keys
+  const ContextSplit& query_split;  // the same, but over a cache of keys
   ContextQueries queries;
   at::Tensor k, v;
+  const AfterKernel& after_kernel;
+
+  // Between two kernels messages move.
+  void progress(double flops) const {
+    if (after_kernel) after_kernel(flops);
+    group.progress();
+  }
 };
 
 // Which ranks need the block of one coordinate: those that see some of its keys are `first` to `last` steps from it in a direction of the
@@ -34,7 +42,7 @@ struct KeyPart {
 // ring: one part, forwards. ring_both_ways: the first half of each coordinate's rows forwards, the others backwards; in the zigzag split
 // the others are the later chunk, which few ranks see.
 std::vector<KeyPart> key_parts(const ContextSplit& split, bool both_ways);
-std::vector<ContextRoute> context_routes(const ContextSplit& split, const KeyPart& part, const kernels::AttentionOptions& options);
+std::vector<ContextRoute> context_routes(const ContextSplit& queries, const KeyPart& part, const kernels::AttentionOptions& options);
 
 // What token_ring sends of one coordinate's queries, by distance against the order of coordinates (index 0 is not used): for each segment
 // of the queries, the positions that see some key at that distance (`seeing`), and those that some coordinate from there on needs
@@ -43,7 +51,7 @@ struct QueryRoute {
   std::vector<std::vector<mesh::Interval>> seeing, carried;
   int last = 0;
 };
-std::vector<QueryRoute> query_routes(const ContextSplit& split, const kernels::AttentionOptions& options);
+std::vector<QueryRoute> query_routes(const ContextSplit& queries, const ContextSplit& keys, const kernels::AttentionOptions& options);
 int64_t rows_of(const std::vector<mesh::Interval>& intervals);
 
 // The key heads that belong to the query heads of one of `ranks` ranks; where ranks have several key heads that their queries share

@@ -6,8 +6,6 @@
 namespace cairn::model {
 namespace {
 
-void do_nothing() {}
-
 // The positions of gathered rows: coordinate after coordinate, in storage order.
 std::vector<Segment> gathered_segments(const ContextSplit& split) {
   ContextSplit one{split.length, {{}}};
@@ -61,10 +59,12 @@ KeyBlock gathered_keys(const ContextCall& call) {
 
 }  // namespace
 
-void gather_forward(ContextForward& forward, const ContextCall& call) { forward.add(gathered_keys(call), do_nothing); }
+void gather_forward(ContextForward& forward, const ContextCall& call) {
+  forward.add(gathered_keys(call), [&](double flops) { call.progress(flops); });
+}
 
 at::Tensor gather_backward(ContextBackward& backward, const ContextCall& call) {
-  const at::Tensor whole = in_travelling_order(backward.add(gathered_keys(call), do_nothing), call.split);
+  const at::Tensor whole = in_travelling_order(backward.add(gathered_keys(call), [&](double flops) { call.progress(flops); }), call.split);
   const at::Tensor mine = at::empty({call.k.size(1), whole.size(1), 2, whole.size(3), whole.size(4)}, whole.options());
   call.group
       .reduce_scatter(mine, whole, comm::Reduce::sum, {comm::Purpose::activation, "gradients of keys and values"},

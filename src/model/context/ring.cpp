@@ -35,7 +35,7 @@ struct RingBlock {
 class Ring {
  public:
   Ring(const ContextCall& call, KeyPart part)
-      : call_(call), part_(std::move(part)), routes_(context_routes(call.split, part_, call.queries.options)) {}
+      : call_(call), part_(std::move(part)), routes_(context_routes(call.query_split, part_, call.queries.options)) {}
 
   int me() const { return call_.group.rank(); }
   int steps() const { return call_.group.size(); }
@@ -56,6 +56,24 @@ class Ring {
   std::vector<ContextRoute> routes_;
 };
 
+// Messages on their way out, with their memory. A step does not wait for those of the step before, so that a late receiver holds up nobody
+// else; blocks in memory stay few.
+class Leaving {
+ public:
+  void add(comm::Work work, at::Tensor message) { messages_.push_back({std::move(work), std::move(message)}); }
+  // Waits for all but the last `most`.
+  void finish(size_t most) {
+    for (; messages_.size() > most; messages_.pop_front()) messages_.front().work.wait();
+  }
+
+ private:
+  struct One {
+    comm::Work work;
+    at::Tensor message;
+  };
+  std::deque<One> messages_;
+};
+
 // The ring of key blocks.
 class KeyRing {
  public:
@@ -73,16 +91,18 @@ class KeyRing {
     comm::Group& group = ring_.call().group;
     if (const int owner = ring_.behind(step + 1); step < ring_.route(owner).last) {
       next_ = room_for(owner);
-      moving_.push_back(group.recv(next_->message, ring_.behind(1), kKeysLabel));
+      arriving_ = group.recv(next_->message, ring_.behind(1), kKeysLabel);
     }
     if (current_ && step < ring_.route(ring_.behind(step)).last)
-      moving_.push_back(group.send(current_->message, ring_.ahead(1), kKeysLabel));
+      leaving_.add(group.send(current_->message, ring_.ahead(1), kKeysLabel), current_->message);
   }
 
   void finish() {
-    comm::Work::all(std::exchange(moving_, {})).wait();
+    std::exchange(arriving_, comm::Work::done()).wait();
+    leaving_.finish(1);
     current_ = std::exchange(next_, std::nullopt);
   }
+  void finish_all() { leaving_.finish(0); }
 
  private:
   RingBlock room_for(int owner) const {
@@ -101,7 +121,8 @@ class KeyRing {
 
   const Ring& ring_;
   std::optional<RingBlock> current_, next_;
-  std::vector<comm::Work> moving_;
+  comm::Work arriving_ = comm::Work::done();
+  Leaving leaving_;
 };
 
 // The ring of gradients. They follow their blocks one step behind, so each transfer overlaps with a step's computation.
@@ -115,17 +136,17 @@ class GradientRing {
     const int owner = ring_.behind(step);
     if (const ContextRoute& route = ring_.route(owner); step < ring_.steps() && route.first < step && step <= route.last) {
       arriving_ = room_for(owner);
-      moving_.push_back(group.recv(arriving_, ring_.behind(1), kGradientLabel));
+      arrivals_.push_back(group.recv(arriving_, ring_.behind(1), kGradientLabel));
     }
     if (const ContextRoute& mine = ring_.route(ring_.me()); mine.last > 0 && step == mine.last + 1) {
       home_ = room_for(ring_.me());
-      moving_.push_back(group.recv(home_, ring_.ahead(mine.last), kGradientLabel));
+      arrivals_.push_back(group.recv(home_, ring_.ahead(mine.last), kGradientLabel));
     }
   }
 
   // Adds this rank's contribution (undefined: it sees no key of the block) and sends the sum on.
   void finish(int step, at::Tensor part) {
-    comm::Work::all(std::exchange(moving_, {})).wait();
+    comm::Work::all(std::exchange(arrivals_, {})).wait();
     const at::Tensor arrived = std::exchange(arriving_, {});
     if (step == 0) {
       own_ = part;
@@ -136,8 +157,10 @@ class GradientRing {
     const ContextRoute& route = ring_.route(owner);
     if (step < route.first || step > route.last) return;
     if (arrived.defined()) part = part.defined() ? part.add_(arrived) : arrived;
-    moving_.push_back(ring_.call().group.send(part, step == route.last ? owner : ring_.ahead(1), kGradientLabel));
+    leaving_.add(ring_.call().group.send(part, step == route.last ? owner : ring_.ahead(1), kGradientLabel), part);
+    leaving_.finish(1);
   }
+  void finish_all() { leaving_.finish(0); }
 
   at::Tensor result() const { return home_.defined() ? own_.add_(home_) : own_; }
 
@@ -150,7 +173,8 @@ class GradientRing {
   const Ring& ring_;
   at::TensorOptions options_;
   at::Tensor arriving_, own_, home_;
-  std::vector<comm::Work> moving_;
+  std::vector<comm::Work> arrivals_;
+  Leaving leaving_;
 };
 
 std::deque<Ring> rings_of(const ContextCall& call, bool both_ways) {
@@ -180,13 +204,13 @@ std::vector<KeyPart> key_parts(const ContextSplit& split, bool both_ways) {
   return {first, second};
 }
 
-std::vector<ContextRoute> context_routes(const ContextSplit& split, const KeyPart& part, const kernels::AttentionOptions& options) {
-  const int n = static_cast<int>(split.pieces.size());
-  std::vector<ContextRoute> routes(split.pieces.size());
+std::vector<ContextRoute> context_routes(const ContextSplit& queries, const KeyPart& part, const kernels::AttentionOptions& options) {
+  const int n = static_cast<int>(queries.pieces.size());
+  std::vector<ContextRoute> routes(queries.pieces.size());
   for (int owner = 0; owner < n; ++owner)
     for (int distance = 1; distance < n; ++distance) {
       const int reader = ((owner + part.direction * distance) % n + n) % n;
-      if (!sees(split, part.keys, options, reader, owner)) continue;
+      if (!sees(queries, part.keys, options, reader, owner)) continue;
       ContextRoute& route = routes[static_cast<size_t>(owner)];
       if (route.first == 0) route.first = distance;
       route.last = distance;
@@ -201,9 +225,10 @@ void ring_forward(ContextForward& forward, const ContextCall& call, bool both_wa
   for (int step = 0; step < call.group.size(); ++step) {
     for (KeyRing& one : keys) one.start(step);
     for (const KeyRing& one : keys)
-      if (one.current()) forward.add(*one.current(), [&] { call.group.progress(); });
+      if (one.current()) forward.add(*one.current(), [&](double flops) { call.progress(flops); });
     for (KeyRing& one : keys) one.finish();
   }
+  for (KeyRing& one : keys) one.finish_all();
 }
 
 at::Tensor ring_backward(ContextBackward& backward, const ContextCall& call, bool both_ways) {
@@ -219,10 +244,12 @@ at::Tensor ring_backward(ContextBackward& backward, const ContextCall& call, boo
       if (step < steps) one.start(step);
     std::vector<at::Tensor> parts(rings.size());
     for (size_t i = 0; i < rings.size(); ++i)
-      if (keys[i].current()) parts[i] = backward.add(*keys[i].current(), [&] { call.group.progress(); });
+      if (keys[i].current()) parts[i] = backward.add(*keys[i].current(), [&](double flops) { call.progress(flops); });
     for (KeyRing& one : keys) one.finish();
     for (size_t i = 0; i < rings.size(); ++i) gradients[i].finish(step, parts[i]);
   }
+  for (KeyRing& one : keys) one.finish_all();
+  for (GradientRing& one : gradients) one.finish_all();
   std::vector<at::Tensor> results;
   for (const GradientRing& one : gradients) results.push_back(one.result());
   return results.size() == 1 ? results[0] : at::cat(results);

@@ -6,6 +6,16 @@
 #include "kernels/attention.h"
 
 namespace cairn::model {
+namespace {
+
+// sum of min(max(x, 0), most) for x in [begin, end)
+int64_t clamped_sum(int64_t begin, int64_t end, int64_t most) {
+  const int64_t a = std::max<int64_t>(begin, 0), b = std::max(a, std::min(end, most));  // where x counts as it is
+  const int64_t full = std::max<int64_t>(0, end - std::max(begin, most));               // where it counts as `most`
+  return (a + b - 1) * (b - a) / 2 + full * most;
+}
+
+}  // namespace
 
 void check(const ContextSplit& split, int parts) {
   if (static_cast<int>(split.pieces.size()) != parts)
@@ -70,6 +80,15 @@ bool sees(const ContextSplit& queries, const ContextSplit& keys, const kernels::
 mesh::Interval seeing_queries(const kernels::AttentionOptions& options, mesh::Interval keys, int64_t length) {
   if (keys.length() <= 0) return {0, 0};
   return {options.causal ? keys.begin : 0, options.window > 0 ? std::min(length, keys.end + options.window - 1) : length};
+}
+
+int64_t seen_pairs(const kernels::AttentionOptions& options, mesh::Interval queries, mesh::Interval keys) {
+  const int64_t n = keys.length();
+  if (n <= 0 || queries.length() <= 0) return 0;
+  const int64_t upto = options.causal ? clamped_sum(queries.begin + 1 - keys.begin, queries.end + 1 - keys.begin, n) : n * queries.length();
+  if (options.window <= 0) return upto;
+  const int64_t shift = keys.begin + options.window - 1;  // key j is out of sight where j <= q - window
+  return upto - clamped_sum(queries.begin - shift, queries.end - shift, n);
 }
 
 mesh::Interval overlap(mesh::Interval a, mesh::Interval b) { return {std::max(a.begin, b.begin), std::min(a.end, b.end)}; }

@@ -44,6 +44,9 @@ bool sees(const ContextSplit& queries, const ContextSplit& keys, const kernels::
 // The queries in [0, length) that may see some key of `keys`: the counterpart of seen_keys.
 mesh::Interval seeing_queries(const kernels::AttentionOptions& options, mesh::Interval keys, int64_t length);
 
+// Pairs of a query and a key that it may see by the causal mask and the window; documents may hide more.
+int64_t seen_pairs(const kernels::AttentionOptions& options, mesh::Interval queries, mesh::Interval keys);
+
 // The intersection of two intervals; its length is not positive where they are disjoint.
 mesh::Interval overlap(mesh::Interval a, mesh::Interval b);
 

@@ -112,7 +112,7 @@ std::vector<Segment> as_segments(const std::vector<Interval>& positions) {
 class QueryRing {
  public:
   QueryRing(const ContextCall& call, const QueryShape& shape, const at::TensorOptions& options)
-      : call_(call), shape_(shape), options_(options), routes_(query_routes(call.split, call.queries.options)) {}
+      : call_(call), shape_(shape), options_(options), routes_(query_routes(call.query_split, call.split, call.queries.options)) {}
 
   int me() const { return call_.group.rank(); }
   int steps() const { return call_.group.size(); }
@@ -226,7 +226,9 @@ at::ScalarType wide_type(const at::Tensor& x) { return kernels::is_half_precisio
 // This rank's keys and values, in fp32 for half precision, so that they are widened once and not in every step.
 KeyBlock own_keys(const ContextCall& call) {
   const at::Tensor& k = call.k;
-  KeyBlock own{at::empty({k.size(1), k.size(0), 2, k.size(2), k.size(3)}, k.options().dtype(wide_type(k))), {}, call.queries.segments};
+  KeyBlock own{at::empty({k.size(1), k.size(0), 2, k.size(2), k.size(3)}, k.options().dtype(wide_type(k))),
+               {},
+               segments(call.split, call.group.rank())};
   pack_keys(own.both, k, call.v);
   if (call.queries.documents.defined()) own.documents = call.queries.documents.transpose(0, 1).contiguous();
   return own;
@@ -247,7 +249,7 @@ int64_t rows_of(const std::vector<Interval>& intervals) {
   return rows;
 }
 
-std::vector<QueryRoute> query_routes(const ContextSplit& split, const kernels::AttentionOptions& options) {
+std::vector<QueryRoute> query_routes(const ContextSplit& asking, const ContextSplit& split, const kernels::AttentionOptions& options) {
   const int n = static_cast<int>(split.pieces.size());
   const auto hull = [](Interval a, Interval b) {
     if (a.length() <= 0) return b;
@@ -256,7 +258,7 @@ std::vector<QueryRoute> query_routes(const ContextSplit& split, const kernels::A
   };
   std::vector<QueryRoute> routes(split.pieces.size());
   for (int owner = 0; owner < n; ++owner) {
-    const std::vector<Segment> queries = segments(split, owner);
+    const std::vector<Segment> queries = segments(asking, owner);
     QueryRoute& route = routes[static_cast<size_t>(owner)];
     route.seeing.assign(static_cast<size_t>(n), std::vector<Interval>(queries.size(), Interval{0, 0}));
     for (int distance = 1; distance < n; ++distance)
@@ -283,7 +285,7 @@ void token_ring_forward(ContextForward& forward, const ContextCall& call, const 
   QueryRing ring(call, shape, q.options());
   Returns outputs(ring, call.group, kOutputLabel);
   const KeyBlock keys = own_keys(call);
-  const auto progress = [&] { call.group.progress(); };
+  const auto progress = [&](double flops) { call.progress(flops); };
   std::optional<QueryBlock> current;
   if (ring.steps() > 1) {
     current = ring.own_room();
@@ -324,7 +326,7 @@ at::Tensor token_ring_backward(ContextBackward& backward, const ContextCall& cal
   QueryRing ring(call, shape, q.options());
   Returns gradients(ring, call.group, kQueryGradientLabel);
   const KeyBlock keys = own_keys(call);
-  const auto progress = [&] { call.group.progress(); };
+  const auto progress = [&](double flops) { call.progress(flops); };
   std::optional<QueryBlock> current;
   if (ring.steps() > 1) {
     current = ring.own_room();

@@ -22,28 +22,13 @@ namespace {
 
 using Tasks = std::vector<size_t>;
 
-// sum of min(max(x, 0), most) for x in [begin, end)
-int64_t clamped_sum(int64_t begin, int64_t end, int64_t most) {
-  const int64_t a = std::max<int64_t>(begin, 0), b = std::max(a, std::min(end, most));  // where x counts as it is
-  const int64_t full = std::max<int64_t>(0, end - std::max(begin, most));               // where it counts as `most`
-  return (a + b - 1) * (b - a) / 2 + full * most;
-}
-
-int64_t pairs_of(const kernels::AttentionOptions& options, mesh::Interval queries, mesh::Interval keys) {
-  const int64_t n = keys.length();
-  if (n <= 0 || queries.length() <= 0) return 0;
-  const int64_t upto = options.causal ? clamped_sum(queries.begin + 1 - keys.begin, queries.end + 1 - keys.begin, n) : n * queries.length();
-  if (options.window <= 0) return upto;
-  const int64_t shift = keys.begin + options.window - 1;  // key j is out of sight where j <= q - window
-  return upto - clamped_sum(queries.begin - shift, queries.end - shift, n);
-}
-
 class Graph {
  public:
-  Graph(const ContextSizes& sizes, const kernels::AttentionOptions& options, const ContextSplit& split, bool backward,
-        std::vector<int> ranks, std::vector<ContextTask>& tasks, std::vector<Tasks> begin)
+  Graph(const ContextSizes& sizes, const kernels::AttentionOptions& options, const ContextSplit& queries, const ContextSplit& split,
+        bool backward, std::vector<int> ranks, std::vector<ContextTask>& tasks, std::vector<Tasks> begin)
       : sizes_(sizes),
         options_(options),
+        queries_(queries),
         split_(split),
         backward_(backward),
         n_(static_cast<int>(split.pieces.size())),
@@ -99,7 +84,7 @@ class Graph {
       }
     for (int reader = 0; reader < n_; ++reader) {
       int64_t pairs = 0;
-      for (int owner = 0; owner < n_; ++owner) pairs += seen_pairs(options_, split_, reader, split_, owner);
+      for (int owner = 0; owner < n_; ++owner) pairs += seen_pairs(options_, queries_, reader, split_, owner);
       compute(reader, pairs, arrived[at(reader)]);
     }
     if (!backward_) return;
@@ -116,24 +101,26 @@ class Graph {
   void add_rings(bool both_ways) {
     const std::vector<KeyPart> parts = key_parts(split_, both_ways);
     std::vector<std::vector<ContextRoute>> routes;
-    for (const KeyPart& part : parts) routes.push_back(context_routes(split_, part, options_));
+    for (const KeyPart& part : parts) routes.push_back(context_routes(queries_, part, options_));
     // What a rank has received, by part: the message of the step before.
     std::vector<std::vector<Tasks>> keys(parts.size(), std::vector<Tasks>(end_.size())), gradients = keys, home = keys;
     for (int step = 0; step <= (backward_ ? n_ : n_ - 1); ++step) {
       std::vector<std::vector<Tasks>> next(parts.size(), std::vector<Tasks>(end_.size()));
+      std::vector<Tasks> begin = end_;  // of this step, on each rank: the blocks of all parts are there
+      for (size_t p = 0; p < parts.size(); ++p)
+        for (int c = 0; c < n_; ++c) begin[at(c)] = joined(begin[at(c)], keys[p][at(c)]);
       for (size_t p = 0; p < parts.size() && step < n_; ++p)
         for (int c = 0; c < n_; ++c) {
           const int owner = c - parts[p].direction * step;
           if (step >= routes[p][at(owner)].last) continue;
           const int64_t rows = held(parts[p].keys, static_cast<int>(at(owner)));
-          next[p][at(c + parts[p].direction)] = {
-              message(c, c + parts[p].direction, key_bytes(rows) + document_bytes(rows), joined(end_[at(c)], keys[p][at(c)]))};
+          next[p][at(c + parts[p].direction)] = {message(c, c + parts[p].direction, key_bytes(rows) + document_bytes(rows), begin[at(c)])};
         }
       for (int c = 0; c < n_; ++c) {
         int64_t pairs = 0;
         Tasks after;
         for (size_t p = 0; p < parts.size(); ++p) {
-          if (step < n_) pairs += seen_pairs(options_, split_, c, parts[p].keys, static_cast<int>(at(c - parts[p].direction * step)));
+          if (step < n_) pairs += seen_pairs(options_, queries_, c, parts[p].keys, static_cast<int>(at(c - parts[p].direction * step)));
           after = joined(joined(after, keys[p][at(c)]), joined(gradients[p][at(c)], home[p][at(c)]));
           home[p][at(c)].clear();
         }
@@ -160,7 +147,7 @@ class Graph {
   }
 
   void add_token_ring() {
-    const std::vector<QueryRoute> routes = query_routes(split_, options_);
+    const std::vector<QueryRoute> routes = query_routes(queries_, split_, options_);
     const int64_t statistics = sizes_.batch * sizes_.heads * wide_bytes();  // one number per head of a position
     const auto carried = [&](int64_t rows) {
       return document_bytes(rows) + (backward_ ? 2 * query_bytes(rows) + 2 * rows * statistics : query_bytes(rows));
@@ -177,7 +164,7 @@ class Graph {
         next[at(c - 1)] = {
             message(c, c - 1, carried(rows_of(route.carried[static_cast<size_t>(step) + 1])), joined(end_[at(c)], queries[at(c)]))};
       }
-      for (int c = 0; c < n_; ++c) compute(c, seen_pairs(options_, split_, static_cast<int>(at(c + step)), split_, c), queries[at(c)]);
+      for (int c = 0; c < n_; ++c) compute(c, seen_pairs(options_, queries_, static_cast<int>(at(c + step)), split_, c), queries[at(c)]);
       for (int c = 0; c < n_ && step > 0; ++c) {
         const int64_t rows = rows_of(routes[at(c + step)].seeing[static_cast<size_t>(step)]);
         if (rows > 0) home[at(c + step)].push_back(message(c, c + step, returned(rows), end_[at(c)]));
@@ -215,7 +202,7 @@ class Graph {
       std::vector<int> ranks;
       std::vector<Tasks> begin;
       for (int c = j; c < n_; c += team) ranks.push_back(place(c)), begin.push_back(end_[at(c)]);
-      Graph graph(inner, options_, between, backward_, ranks, tasks_, begin);
+      Graph graph(inner, options_, between, between, backward_, ranks, tasks_, begin);
       const std::vector<Tasks> ends = graph.add(n_ == team ? ContextForm::gather : method.form);
       for (int c = j, o = 0; c < n_; c += team, ++o) end_[at(c)] = ends[static_cast<size_t>(o)];
     }
@@ -238,7 +225,8 @@ class Graph {
 
   ContextSizes sizes_;
   const kernels::AttentionOptions& options_;
-  const ContextSplit& split_;
+  const ContextSplit& queries_;
+  const ContextSplit& split_;  // of the keys
   bool backward_;
   int n_;
   std::vector<int> ranks_;
@@ -251,19 +239,19 @@ class Graph {
 int64_t seen_pairs(const kernels::AttentionOptions& options, const ContextSplit& queries, int reader, const ContextSplit& keys, int owner) {
   int64_t pairs = 0;
   for (const Segment& here : segments(queries, reader))
-    for (const Segment& there : segments(keys, owner)) pairs += pairs_of(options, here.positions, there.positions);
+    for (const Segment& there : segments(keys, owner)) pairs += seen_pairs(options, here.positions, there.positions);
   return pairs;
 }
 
 std::vector<ContextTask> context_tasks(const ContextSizes& sizes, const kernels::AttentionOptions& options, const ContextSplit& split,
-                                       const ContextMethod& method, bool backward) {
+                                       const ContextMethod& method, bool backward, const ContextSplit* queries) {
   const size_t n = split.pieces.size();
   std::vector<int> ranks(n);
   std::iota(ranks.begin(), ranks.end(), 0);
   ContextSizes whole = sizes;
   if (whole.heads == 0) whole.heads = whole.kv_heads;
   std::vector<ContextTask> tasks;
-  Graph(whole, options, split, backward, ranks, tasks, std::vector<Tasks>(n)).add(method);
+  Graph(whole, options, queries ? *queries : split, split, backward, ranks, tasks, std::vector<Tasks>(n)).add(method);
   return tasks;
 }
 

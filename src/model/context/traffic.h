@@ -23,8 +23,9 @@ struct ContextTask {
   bool is_message() const { return to >= 0; }
 };
 
+// `queries`: where they are others than the keys (context_attention_over_cache).
 std::vector<ContextTask> context_tasks(const ContextSizes& sizes, const kernels::AttentionOptions& options, const ContextSplit& split,
-                                       const ContextMethod& method, bool backward);
+                                       const ContextMethod& method, bool backward, const ContextSplit* queries = nullptr);
 
 // Pairs of a query and a key that it may see by the causal mask and the window.
 int64_t seen_pairs(const kernels::AttentionOptions& options, const ContextSplit& queries, int reader, const ContextSplit& keys, int owner);

@@ -205,7 +205,7 @@ void ulysses_forward(const at::Tensor& out, const at::Tensor& lse, const at::Ten
   const at::Tensor mixed = at::empty({q.size(0), teams.positions, own.queries, q.size(3)}, q.options());
   const at::Tensor sums = at::empty({q.size(0), own.queries, teams.positions}, lse.options());
   context_attention(mixed, sums, here[0], k, v, call.queries.options, documents.defined() ? &documents : nullptr, teams.others, teams.split,
-                    between(method, teams), call.queries.mistakes);
+                    between(method, teams), call.queries.mistakes, call.after_kernel);
   const auto heads_of = [&](size_t member) { return table.queries[member]; };
   to_positions(
       {mixed}, {table.queries}, q.size(1), teams, {comm::Purpose::activation, "outputs of heads"},
@@ -239,7 +239,8 @@ void ulysses_backward(const at::Tensor& dq, const at::Tensor& dk, const at::Tens
   const std::array<at::Tensor, 3> found{at::empty(here[0].sizes(), wide), at::empty(k.sizes(), wide), at::empty(v.sizes(), wide)};
   context_attention_backward(found[0], found[1], found[2], here[1], here[0], k, v, stand_in_for_out(here[1], own_statistics.select(3, 1)),
                              own_statistics.select(3, 0).transpose(1, 2).contiguous(), call.queries.options,
-                             documents.defined() ? &documents : nullptr, teams.others, teams.split, between(method, teams));
+                             documents.defined() ? &documents : nullptr, teams.others, teams.split, between(method, teams),
+                             call.after_kernel);
   at::Tensor own_dk = found[1], own_dv = found[2];
   if (own.repeated) {
     own_dk = at::zeros(here[2].sizes(), wide).index_add_(2, index, found[1]);

@@ -3,9 +3,6 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "base/clock.h"
-#include "comm/transport.h"
-#include "comm/world.h"
 #include "kernels/attention.h"
 #include "mesh/box.h"
 #include "model/families/config.h"
@@ -69,25 +66,6 @@ std::string settle_context(Plan& plan, const model::Model& model, const ContextB
   }
   CAIRN_CHECK(false, "no form of context attention works on {} ranks", cp);
   return {};
-}
-
-model::ContextLinks context_links(comm::World& world, const std::vector<int>& ranks, double flops_per_s) {
-  const size_t n = ranks.size();
-  const comm::LinkFacts all = world.transport().link_facts(ranks);
-  model::ContextLinks links{.latency_s = base::seconds(all.latency),
-                            .bytes_per_s = all.bytes_per_s,
-                            .bytes_per_s_matrix = std::vector(n, std::vector<double>(n, all.bytes_per_s)),
-                            .latency_s_matrix = std::vector(n, std::vector<double>(n, base::seconds(all.latency))),
-                            .shared_card = all.shared_card,
-                            .flops_per_s = flops_per_s};
-  for (size_t from = 0; from < n; ++from)
-    for (size_t to = 0; to < n; ++to) {
-      if (from == to) continue;
-      const comm::LinkFacts pair = world.transport().link_facts({ranks[from], ranks[to]});
-      links.bytes_per_s_matrix[from][to] = pair.bytes_per_s;
-      links.latency_s_matrix[from][to] = base::seconds(pair.latency);
-    }
-  return links;
 }
 
 }  // namespace cairn::parallel

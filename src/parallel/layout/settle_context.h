@@ -5,9 +5,6 @@
 #include "model/context/choose.h"
 #include "parallel/plan.h"
 
-namespace cairn::comm {
-class World;
-}
 namespace cairn::model {
 class Model;
 }
@@ -25,8 +22,5 @@ struct ContextBatch {
 // Fills in the method that `context.form = "auto"` leaves open, and returns why it was chosen; empty if it was given. Refuses what the
 // model or the length does not allow, and names what does. Does nothing without cp.
 std::string settle_context(Plan& plan, const model::Model& model, const ContextBatch& batch, const model::ContextLinks& links);
-
-// The links among these world ranks as their transport knows them. `flops_per_s`: of attention on one rank.
-model::ContextLinks context_links(comm::World& world, const std::vector<int>& ranks, double flops_per_s);
 
 }  // namespace cairn::parallel

@@ -8,6 +8,7 @@
 #include "kernels/fp8.h"
 #include "model/model.h"
 #include "parallel/dtensor_block.h"
+#include "parallel/layout/measure_links.h"
 #include "parallel/layout/settle_context.h"
 #include "train/build/build_steps.h"
 #include "train/build/check_settings.h"
@@ -59,12 +60,8 @@ void list_trained(Engine& engine, const std::vector<bool>& trained) {
     if (const model::Parameter& one = engine.model->parameters()[i]; trained[i]) engine.trained.full.push_back({one.name, one.elements()});
 }
 
-// Assumed where `context.form = "auto"` predicts: what attention reaches on one rank. Only whether transfers hide behind it depends on
-// this.
-constexpr double kAttentionFlopsCpu = 20e9, kAttentionFlopsGpu = 200e12;
-
-// All ranks look at the links of the first group along cp, so that all choose alike.
-void settle_context(Job& job, comm::World& world, bool on_gpu) {
+// Ranks that step together measure their links together, so that all choose alike.
+void settle_context(Job& job, comm::World& world) {
   parallel::Plan& plan = job.config.plan;
   if (plan.mesh.extent("cp") == 1) return;
   const Settings& s = job.config.settings;
@@ -72,9 +69,11 @@ void settle_context(Job& job, comm::World& world, bool on_gpu) {
                                      .length = job.data.length,
                                      .documents = data::separates_documents(s.data.packing),
                                      .element_bytes = parallel::compute_bytes(plan)};
-  const std::string why =
-      parallel::settle_context(plan, *job.engine.model, batch,
-                               parallel::context_links(world, plan.mesh.peers(0, "cp"), on_gpu ? kAttentionFlopsGpu : kAttentionFlopsCpu));
+  const model::ContextLinks links = plan.context.automatic
+                                        ? parallel::measure_context_links(world.group(plan.mesh.peers(world.rank(), "cp"), "links"),
+                                                                          *job.engine.step_group, job.config.device)
+                                        : model::ContextLinks{};
+  const std::string why = parallel::settle_context(plan, *job.engine.model, batch, links);
   job.engine.context = plan.context;
   if (!why.empty() && world.rank() == 0) world.log().info("context.form = auto: {}", why);
 }
@@ -87,7 +86,7 @@ void place_parameters(Job& job, comm::World& world, const std::vector<bool>& tra
   Engine& engine = job.engine;
   const bool on_gpu = job.config.device.is_cuda();
   parallel::fit_to_model(plan, *engine.model, s.layout.pipeline, job.data.length, s.layout.place);
-  settle_context(job, world, on_gpu);
+  settle_context(job, world);
   check_placements(s, *engine.model, plan);
   if (s.layout.recompute.mode == parallel::RecomputeMode::stream && std::ranges::count(parallel::dtensor_blocks(*engine.model, plan), true))
     base::fail_input(

@@ -14,6 +14,16 @@ int SequencePool::nodes_of(std::span<const int> of) const {
   return static_cast<int>(nodes.size());
 }
 
+std::string in_words(const SequencePool& pool) {
+  const SequenceCosts& costs = pool.costs;
+  std::string text =
+      fmt::format("a pass of s tokens takes {:.3g} s^2 + {:.3g} s + {:.3g} seconds", costs.quadratic_s, costs.linear_s, costs.pass_s);
+  for (const auto& [degree, bandwidth] : costs.bandwidth)
+    text += fmt::format("{} {} ranks {:.3g} GB/s", degree == costs.bandwidth.begin()->first ? ";" : ",", degree, bandwidth / 1e9);
+  if (pool.ranks_per_node > 0) text += fmt::format("; {} ranks a node", pool.ranks_per_node);
+  return text;
+}
+
 void check(const SequencePool& pool, std::span<const parallel::PlannedSequence> sequences) {
   CAIRN_CHECK(pool.ranks >= 1, "a pool of {} ranks", pool.ranks);
   if (pool.tokens_per_rank < 1)

@@ -140,7 +140,7 @@ INSTANTIATE_TEST_SUITE_P(
                     PlanCase{"bytescale_gla", 5, {"context.plan=bytescale", "context.balanced=false"}, "gla"},
                     PlanCase{"bytescale_some_parameters", 5, {"context.plan=bytescale", R"(model.train=["*q_proj*", "*layers.1.mlp*"])"}},
                     PlanCase{"bytescale_muon", 5, {"context.plan=bytescale", "optim.kind=muon"}}),
-    [](const auto& info) { return info.param.name; });
+    [](const auto& one) { return one.param.name; });
 
 TEST_F(StepPlanRuns, UseThreeAndFiveRanksAndAreKept) {
   const std::string data = documents(scratch_.path(), kLengths);

@@ -166,6 +166,21 @@ double between_nodes(const SequenceResult& run) {
   return static_cast<double>(bytes);
 }
 
+// The first sequence on 8 ranks; then, in each micro-batch, 8 sequences on 4 ranks, 4 on 2, and 2 on each of 2 others.
+parallel::StepPlan every_degree(const std::vector<int64_t>& lengths) {
+  parallel::StepPlan plan{
+      .step = 1, .ranks = kRanks, .micro_batches = 1, .units = {{.ranks = {0, 1, 2, 3, 4, 5, 6, 7}, .sequences = {{0, lengths[0]}}}}};
+  const std::vector<std::pair<std::vector<int>, size_t>> groups{{{0, 1, 2, 3}, 8}, {{4, 5}, 4}, {{6}, 2}, {{7}, 2}};
+  for (size_t place = 1; place < lengths.size(); ++plan.micro_batches)
+    for (const auto& [ranks, count] : groups) {
+      parallel::StepUnit unit{.ranks = ranks, .sequences = {}, .micro_batch = plan.micro_batches};
+      for (size_t i = 0; i < count && place < lengths.size(); ++i, ++place)
+        unit.sequences.push_back({static_cast<int64_t>(place), lengths[place]});
+      if (!unit.sequences.empty()) plan.units.push_back(std::move(unit));
+    }
+  return plan;
+}
+
 // 3 and 4. 64 sequences, most of them of 64 to 512 tokens, one of 6,000.
 void two_node_step(const ProofOptions& options, Findings& findings, base::Log& log) {
   const base::Random random = base::Random(options.seed).for_purpose("flexsp lengths");
@@ -177,16 +192,16 @@ void two_node_step(const ProofOptions& options, Findings& findings, base::Log& l
                       {"data.packing=sequences", "context.plan=flexsp", fmt::format("mesh.dp={}", ranks),
                        fmt::format("context.tokens_per_rank={}", tokens_per_rank)});
   };
-  const auto run = [&](int ranks, const base::Recipe& recipe) {
-    return run_sequences({.recipe = recipe, .ranks = ranks, .link = two_nodes(), .flops_per_s = 20e9});
+  const auto run = [&](const base::Recipe& recipe) {
+    return run_sequences({.recipe = recipe, .ranks = kRanks, .link = two_nodes(), .flops_per_s = 20e9});
   };
   log.info("3. FlexSP over two nodes");
-  const SequenceResult flexible = run(kRanks, planned(kRanks, kTokensPerRank));
+  const SequenceResult flexible = run(planned(kRanks, kTokensPerRank));
   const parallel::StepPlan& plan = flexible.steps[0].plan;
   log.info("{} micro-batches, groups {}", plan.micro_batches, parallel::degrees_text(plan));
   log.info("3. degree 8 for all");
   const int64_t samples = samples_of(recipe_for(options, file, 1, {"data.packing=documents"}));
-  const SequenceResult fixed = run(kRanks, recipe_for(options, file, samples, {"data.packing=documents", "mesh.cp=8"}));
+  const SequenceResult fixed = run(recipe_for(options, file, samples, {"data.packing=documents", "mesh.cp=8"}));
   findings.at_least("3. two nodes, 100 Mbit/s between them: seconds of a step, degree 8 for all over FlexSP", 1,
                     fixed.steps[0].step_s / flexible.steps[0].step_s, 1.5);
   findings.at_least("3. attention bytes between the nodes, degree 8 for all over FlexSP", 1,
@@ -207,8 +222,13 @@ void two_node_step(const ProofOptions& options, Findings& findings, base::Log& l
   }
   findings.at_least("3. predicted and measured seconds of micro-batches: r", 0, correlation(predicted, measured), 0.9);
 
-  log.info("4. one rank");
-  const SequenceResult alone = run(1, planned(1, 8192));
+  log.info("4. one rank, and groups of 1, 2, 4 and 8");
+  const SequenceResult alone = run_sequences({.recipe = planned(1, 8192), .ranks = 1});
+  const parallel::StepPlan by_hand = every_degree(lengths);
+  const SequenceResult mixed = run_sequences({.recipe = planned(kRanks, kTokensPerRank), .ranks = kRanks, .plan = by_hand});
+  findings.at_most(fmt::format("4. gradients with groups of {}, set by hand, against one process: largest relative error",
+                               parallel::degrees_text(by_hand)),
+                   0, largest_relative_error(mixed.gradients, alone.gradients), 1e-5);
   findings.at_most(fmt::format("4. gradients with groups of {} against one process: largest relative error", parallel::degrees_text(plan)),
                    0, largest_relative_error(flexible.gradients, alone.gradients), 1e-5);
 }

@@ -1,10 +1,12 @@
 #include "proofs/sequence_runs.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <ctime>
 #include <fstream>
 #include <mutex>
+#include <utility>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -13,11 +15,14 @@
 #include "comm/local/local.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
+#include "model/block.h"
+#include "model/model.h"
 #include "study/claims.h"
 #include "train/build.h"
 #include "train/build/batches.h"
 #include "train/build/build_steps.h"
 #include "train/state/full_state.h"
+#include "train/step_plan/kept_plans.h"
 #include "train/take_step.h"
 
 namespace cairn::study {
@@ -34,6 +39,7 @@ struct Book {
   comm::World& world;
   double flops_per_s = 0;
   std::vector<PassTime> passes = {};
+  double tokens = 0, pairs = 0;  // of the last pass, on this rank
 };
 
 // A block that computes what it computes, and takes the time of its FLOPs on the network's clock. A query at position p of its sequence
@@ -46,14 +52,8 @@ class CostedBlock final : public model::Block {
   const model::Card& card() const override { return inner_.card(); }
 
   void forward(model::Values& values, model::Saved* keep, const model::Call& call) const override {
-    if (first_) book_.passes.push_back({.begin_s = now()});
-    double tokens = 0, pairs = 0;
-    if (values.has("positions")) {
-      const at::Tensor& positions = values.get("positions");
-      tokens = static_cast<double>(positions.numel());
-      pairs = positions.sum().item<double>() + tokens;
-    }
-    const double flops = of_token_ * tokens + of_pair_ * pairs;
+    if (first_) begin_pass(values.get("positions"));
+    const double flops = of_token_ * book_.tokens + of_pair_ * book_.pairs;
     if (keep) keep->put("costed.flops", at::scalar_tensor(flops, at::kDouble));
     take(flops, [&] { inner_.forward(values, keep, call); });
   }
@@ -67,6 +67,11 @@ class CostedBlock final : public model::Block {
   void plain(model::Values& values, const model::Call& call) const override { inner_.plain(values, call); }
 
  private:
+  void begin_pass(const at::Tensor& positions) const {
+    book_.passes.push_back({.begin_s = now()});
+    book_.tokens = static_cast<double>(positions.numel());
+    book_.pairs = positions.sum().item<double>() + book_.tokens;
+  }
   double now() const { return base::seconds(book_.world.clock().now()); }
   template <typename Act>
   void take(double flops, Act act) const {
@@ -148,6 +153,7 @@ SequenceResult run_sequences(const SequenceRun& run) {
          job->engine.model = std::make_unique<CostedModel>(book, std::move(job->engine.model));
          train::stop_loader(*job);
          train::plan_by_measured_costs(*job, world);
+         if (run.plan) job->planner = train::plan_as_kept({{1, *run.plan}}, job->planner);
          train::start_loader(*job);
          const auto me = static_cast<size_t>(world.rank());
          std::map<int, int64_t> before;

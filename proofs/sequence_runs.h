@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,7 +27,8 @@ struct SequenceRun {
   int ranks = 1;
   int64_t steps = 1;
   comm::LinkModel link = {};
-  double flops_per_s = 0;  // of each rank: what blocks take on the clock for their FLOPs; 0: no time
+  double flops_per_s = 0;                       // of each rank: what blocks take on the clock for their FLOPs; 0: no time
+  std::optional<parallel::StepPlan> plan = {};  // of the first step, in place of the planner's
 };
 
 // One pass of a rank.

@@ -134,7 +134,6 @@ INSTANTIATE_TEST_SUITE_P(
                     PlanCase{"bytescale_token_ring", 5, {"context.plan=bytescale", "context.form=token_ring"}},
                     PlanCase{"bytescale_unbalanced", 5, {"context.plan=bytescale", "context.balanced=false"}},
                     PlanCase{"flexsp_ulysses", 6, {"context.plan=flexsp", "context.form=ulysses", "context.tokens_per_rank=80"}},
-                    PlanCase{"bytescale_window", 5, {"context.plan=bytescale", "model.window=50"}},
                     PlanCase{"bytescale_gpt2", 5, {"context.plan=bytescale"}, "gpt2"},
                     PlanCase{"flexsp_gpt2", 5, {"context.plan=flexsp", "memory.zero=3"}, "gpt2"},
                     PlanCase{"bytescale_gla", 5, {"context.plan=bytescale", "context.balanced=false"}, "gla"},

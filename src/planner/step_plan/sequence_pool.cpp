@@ -29,15 +29,20 @@ void check(const SequencePool& pool, std::span<const parallel::PlannedSequence> 
   if (pool.tokens_per_rank < 1)
     base::fail_input("context.tokens_per_rank = {}: must be at least 1. Set it to the tokens that one rank can hold in a pass.",
                      pool.tokens_per_rank);
+  int64_t longest = 0;
   for (const parallel::PlannedSequence& one : sequences) {
     CAIRN_CHECK(one.length >= 1, "a sequence of {} tokens", one.length);
-    if (one.length > pool.capacity())
-      base::fail_input(
-          "context.tokens_per_rank = {}: a sequence of {} tokens is longer than the {} that {} ranks hold together. Set "
-          "context.tokens_per_rank to at least {}, or train on at least {} ranks.",
-          pool.tokens_per_rank, one.length, pool.capacity(), pool.ranks, (one.length + pool.ranks - 1) / pool.ranks,
-          pool.ranks_for(one.length));
+    longest = std::max(longest, one.length);
   }
+  check_longest(pool, longest);
+}
+
+void check_longest(const SequencePool& pool, int64_t longest) {
+  if (longest <= pool.capacity()) return;
+  base::fail_input(
+      "context.tokens_per_rank = {}: a sequence of {} tokens is longer than the {} that {} ranks hold together. Set "
+      "context.tokens_per_rank to at least {}, or train on at least {} ranks.",
+      pool.tokens_per_rank, longest, pool.capacity(), pool.ranks, (longest + pool.ranks - 1) / pool.ranks, pool.ranks_for(longest));
 }
 
 std::vector<parallel::PlannedSequence> longest_first(std::span<const parallel::PlannedSequence> sequences) {

@@ -29,6 +29,8 @@ std::string in_words(const SequencePool& pool);
 // Refuses a pool that can hold nothing, and a sequence that all its ranks together cannot hold: with its length, the capacity and what
 // to set.
 void check(const SequencePool& pool, std::span<const parallel::PlannedSequence> sequences);
+// Likewise of the longest sequence alone.
+void check_longest(const SequencePool& pool, int64_t longest);
 
 // The longest first; equal lengths by place.
 std::vector<parallel::PlannedSequence> longest_first(std::span<const parallel::PlannedSequence> sequences);

@@ -64,6 +64,10 @@ void build_step_plans(Job& job, comm::World& world) {
     base::fail_input(
         "context.plan = {}: a pass holds several samples in one row, which have one weight. Train on a subset without weights.",
         base::enum_name(parallel::kContextPlanNames, context.plan));
+  const planner::SequencePool pool{.ranks = job.shares.step_group_ranks, .tokens_per_rank = context.tokens_per_rank, .costs = {}};
+  int64_t longest = 0;  // of all samples: better refused now than in a later step
+  for (int64_t i = 0; i < job.subset.size(); ++i) longest = std::max(longest, job.data.samples->length_of(job.subset.id(i)));
+  planner::check_longest(pool, longest);
   const std::vector<int> sharing = job.config.plan.mesh.peers_along(world.rank(), parallel::kSampleAxes);
   const auto first = sharing.begin() + job.shares.step_group_first;
   const std::vector<int> ranks(first, first + job.shares.step_group_ranks);

@@ -58,6 +58,7 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   restore_newest(*job, world, start, std::move(resumed), [&] { start_weights(*job, pretrained, world); });
   describe_rank(*job, world);
   begin(*job, start);
+  plan_by_measured_costs(*job, world);
   start_loader(*job);
   took("model");
   return job;

@@ -43,7 +43,8 @@ struct MicroBatching {
 // The ranks that step plans (context.plan) share the sequences of a step out to: those with samples of their own, of this step group and
 // with this rank's coordinates along tp.
 struct UnitPool {
-  int rank = 0;  // of this rank in the pool
+  int rank = 0;   // of this rank in the pool
+  int ranks = 1;  // of the pool
   // The group of these ranks of the pool, in this order; this rank is one of them. Empty: there are no step plans.
   std::function<comm::Group&(const std::vector<int>& ranks)> group = {};
 };

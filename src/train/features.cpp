@@ -29,6 +29,7 @@ constexpr Conflict kConflicts[] = {
     {Feature::zero3, Feature::unequal_passes,
      "ranks run different numbers of passes, and gather weights in each: use context.plan = flexsp, or memory.zero = 2"},
     {Feature::cuda_graph, Feature::step_plans, "every pass has a shape of its own: leave it out"},
+    {Feature::bf16_gradients, Feature::step_plans, "several passes are summed in fp32: leave it out"},
     {Feature::rollback, Feature::local_steps, "an island cannot go back by itself while the others go on: use skip or stop"},
 };
 

@@ -30,17 +30,19 @@ double forward_flops_per_token(const model::Model& model, int64_t length) {
   return flops;
 }
 
-double training_flops_per_token(const Job& job) {
+double training_flops_per_token(const Job& job) { return training_flops_per_token(job, job.data.length); }
+
+double training_flops_per_token(const Job& job, int64_t length) {
   const model::Model& model = *job.engine.model;
   const StepNeeds& needs = step_method(job.config.settings).needs;
-  if (needs.forward_passes) return needs.forward_passes(job.config.settings) * forward_flops_per_token(model, job.data.length);
+  if (needs.forward_passes) return needs.forward_passes(job.config.settings) * forward_flops_per_token(model, length);
   std::set<std::string> trained;
   for (const sync::FullParameter& parameter : job.engine.trained.full) trained.insert(parameter.name);
   double flops = 0;
   for (const auto& block : model.blocks())
     for (const model::BlockOp& operation : block->card().operations) {
       const bool two = operation.kind != model::BlockOp::Kind::product || has_weight_gradient(operation, model, trained);
-      flops += forward_flops(operation, job.data.length) * (two ? 3 : 2);
+      flops += forward_flops(operation, length) * (two ? 3 : 2);
     }
   return flops;
 }

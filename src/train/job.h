@@ -95,7 +95,7 @@ struct Job {
   std::unique_ptr<RemoteIslandHost> remote_islands;  // null unless this island is a separate world
   std::unique_ptr<BadSteps> bad_steps;
   RunProgress progress;
-  comm::Group* plan_group = nullptr;        // the ranks that share the sequences of a step out; null: context.plan = fixed
+  comm::Group* plan_group = nullptr;        // the step group, for step plans; null: context.plan = fixed
   PlannedBatches::Planner planner;          // empty: context.plan = fixed
   std::unique_ptr<data::Loader> loader;     // null with step plans. Last, so that its thread ends first
   std::unique_ptr<PlannedBatches> planned;  // null without. The same

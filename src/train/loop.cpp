@@ -34,6 +34,11 @@ sync::StepMetrics metrics_of(Job& job, const sync::StepMetrics& more, SnapshotWr
   return metrics;
 }
 
+sync::StepMetrics with_plan(sync::StepMetrics metrics, const TakenStep& taken) {
+  metrics.insert(metrics.end(), taken.plan_metrics.begin(), taken.plan_metrics.end());
+  return metrics;
+}
+
 // Handles a bad step whose update was skipped. Returns true if the run was rolled back to the state in `rewind`; then the step does not
 // count. All ranks decide the same.
 bool roll_back(comm::World& world, Job& job, const Rewind& rewind, RunRecorder& recorder, int64_t step) {
@@ -145,6 +150,7 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
                              .tokens = taken.tokens,
                              .loss_denominator = taken.loss_denominator,
                              .positions = taken.positions,
+                             .flops = taken.flops,
                              .tokens_done = progress.tokens_done,
                              .batch = taken.batch,
                              .samples = taken.samples,
@@ -152,7 +158,8 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
                              .data_wait_s = taken.data_wait_s,
                              .snapshot_s = snapshots.take_held_up_s() + (start.keeper ? start.keeper->take_held_up_s() : 0),
                              .evaluated = evaluates,
-                             .metrics = metrics_of(*job, merge, snapshots),
+                             .metrics = metrics_of(*job, with_plan(merge, taken), snapshots),
+                             .plan = job->config.writes && taken.plan ? parallel::to_json(*taken.plan) : "",
                              .fault = taken.output.skipped ? job->bad_steps->fault() : ""},
                             taken.output, stop.requested());
     if (separately) stopped = stop_together(world, sync, stopped, stop_requested);

@@ -6,6 +6,7 @@
 #include "model/model.h"
 #include "parallel/plan.h"
 #include "train/build/check_settings.h"
+#include "train/planned.h"
 #include "train/settings.h"
 
 namespace cairn::train {
@@ -21,7 +22,7 @@ int64_t loss_chunks_of(const Settings& settings, const model::Model& model, cons
   double row_elements = 0;
   for (const model::BlockOp& one : model.blocks().back()->card().operations)
     if (one.name == "logits") row_elements = one.saved_elements_per_token;
-  const double rows = static_cast<double>(plan.micro_batch) * static_cast<double>(std::max<int64_t>(1, length)) / plan.mesh.extent("cp");
+  const double rows = static_cast<double>(pass_tokens(settings, plan, length)) / plan.mesh.extent("cp");
   const double bytes = rows * row_elements / plan.mesh.extent("tp") * (settings.train.precision == Precision::bf16 ? 2 : 4);
   return std::max<int64_t>(1, static_cast<int64_t>(std::ceil(bytes / kPartBytes)));
 }

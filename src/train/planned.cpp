@@ -25,6 +25,12 @@
 #include "train/step_methods.h"
 
 namespace cairn::train {
+
+int64_t pass_tokens(const Settings& s, const parallel::Plan& plan, int64_t length) {
+  if (s.layout.context.plan != parallel::ContextPlan::fixed) return s.layout.context.tokens_per_rank;
+  return plan.micro_batch * std::max<int64_t>(1, length);
+}
+
 namespace {
 
 model::BuiltModel task_of(const Settings& s) {
@@ -38,7 +44,7 @@ model::BuiltModel task_of(const Settings& s) {
 
 parallel::ActivationSetup keeping(const Settings& s, const model::Model& model, const parallel::Plan& plan, int64_t length, bool on_gpu,
                                   const model::Fp8LinearLayers* fp8) {
-  const int64_t rows = s.data.needs().sequences(), tokens = plan.micro_batch * rows * std::max<int64_t>(1, length);
+  const int64_t rows = s.data.needs().sequences(), tokens = pass_tokens(s, plan, length) * rows;
   const int64_t slice = parallel::slice_tokens(s.layout.recompute, length), head_slice = parallel::head_slice_tokens(s.layout.recompute);
   const int64_t head_slices = head_slice > 0 ? (tokens + head_slice - 1) / head_slice : 1;
   return {.tokens = tokens,

@@ -30,6 +30,9 @@ Planned planned(base::Recipe recipe, int ranks, const parallel::Plan* given = nu
 // The rules of a step that do not follow from the plan: recomputation, trained parameters, bucket size. `length`: tokens of a sequence.
 planner::StepRules step_rules(const Settings& settings, const model::Model& model, const parallel::Plan& plan, int64_t length, bool on_gpu);
 
+// The tokens of one sequence row of a pass: a micro-batch of `length` each, or what context.plan lets a rank hold.
+int64_t pass_tokens(const Settings& settings, const parallel::Plan& plan, int64_t length);
+
 // The activation memory of each block for one micro-batch, on one rank of the tp and cp groups. All pipeline stages are included.
 std::vector<parallel::ActivationBytes> kept_by_blocks(const Settings& settings, const model::Model& model, const parallel::Plan& plan,
                                                       int64_t length, bool on_gpu);

@@ -14,6 +14,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -24,6 +25,7 @@
 #include "kernels/aten.h"
 #include "train/build.h"
 #include "train/build/batches.h"
+#include "train/step_plan/kept_plans.h"
 #include "train/take_step.h"
 
 namespace cairn::train {
@@ -100,6 +102,19 @@ std::vector<std::string> doubts(const StepOfRecord& record, const RunStart& now,
   return found;
 }
 
+// Steps under plans are planned as they were then: costs are measured anew in each run.
+void use_kept_plans(Job& job, const StepOfRecord& record, Replayed& result) {
+  if (!job.planner) return;
+  std::map<int64_t, parallel::StepPlan> kept = read_kept_plans(job.config.out);
+  if (std::erase_if(kept, [&](const auto& one) { return one.second.ranks != job.engine.pool.ranks; }) > 0)
+    result.differences.push_back(fmt::format("{} has plans for other numbers of ranks: those steps are planned anew", kPlansFile));
+  if (!kept.contains(record.step))
+    result.differences.push_back(fmt::format("{} has no plan of step {}: it is planned anew", kPlansFile, record.step));
+  stop_loader(job);
+  job.planner = plan_as_kept(std::move(kept), std::move(job.planner));
+  start_loader(job);
+}
+
 }  // namespace
 
 bool Replayed::equal() const { return same_bits(loss_then, loss_now) && same_bits(norm_then, norm_now); }
@@ -149,6 +164,7 @@ Replayed replay(comm::World& world, const StepOfRecord& record, Start start, con
                   .loss_then = record.loss,
                   .norm_then = record.gradient_norm,
                   .differences = doubts(record, this_start(*job, start, world.size()), job->progress.steps_done)};
+  use_kept_plans(*job, record, result);
   while (job->progress.steps_done < record.step) {
     const int64_t step = job->progress.steps_done + 1;
     go_to_batch(*job, record.batches[static_cast<size_t>(step - 1)]);

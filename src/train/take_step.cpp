@@ -8,7 +8,9 @@
 #include "mesh/write_barrier.h"
 #include "train/build.h"
 #include "train/build/batches.h"
+#include "train/flops.h"
 #include "train/step_methods.h"
+#include "train/step_plan/planned_batches.h"
 #include "train/sync_check.h"
 
 namespace cairn::train {
@@ -40,6 +42,32 @@ StepOutput run_step(Job& job, StepInput input) {
   return output;
 }
 
+// Tokens and FLOPs of the step group's sequences, each of its own length.
+void count_sequences(const Job& job, const data::BatchCounts& counts, TakenStep& taken) {
+  const data::BatchRange own = job.shares.of_step_group(static_cast<int64_t>(counts.ids.size()));
+  const double one = training_flops_per_token(job, 1), more = training_flops_per_token(job, 2) - one;  // linear in the length
+  taken.positions = 0;
+  for (int64_t i = own.first; i < own.first + own.count; ++i) {
+    const int64_t length = job.data.samples->length_of(counts.ids[static_cast<size_t>(i)]);
+    taken.positions += length;
+    taken.flops += static_cast<double>(length) * (one + more * static_cast<double>(length - 1));
+  }
+}
+
+// What the plan of a step says, for the metrics.
+sync::StepMetrics metrics_of(const PlannedBatch& planned) {
+  size_t most = 0;
+  double sequences = 0;
+  for (const parallel::StepUnit& unit : planned.plan.units)
+    most = std::max(most, unit.ranks.size()), sequences += static_cast<double>(unit.sequences.size());
+  return {{"plan_units", static_cast<double>(planned.plan.units.size())},
+          {"plan_sequences", sequences},
+          {"plan_ranks_most", static_cast<double>(most)},
+          {"plan_step_seconds", parallel::predicted_step_s(planned.plan)},
+          {"plan_imbalance", parallel::predicted_imbalance(planned.plan)},
+          {"plan_seconds", planned.planning_s}};
+}
+
 }  // namespace
 
 TakenStep take_step(Job& job) {
@@ -52,12 +80,17 @@ TakenStep take_step(Job& job) {
       .tokens = counts.tokens,
       .loss_denominator = loss_denominator(job, counts),
       .positions = counts.step_group_samples * job.config.settings.data.needs().sequences() * std::max<int64_t>(job.data.length, 1)};
+  if (job.planner) count_sequences(job, counts, taken);
   taken.learning_rate = job.schedule.learning_rate(job.sampler->progress(step));
   const std::chrono::nanoseconds asked = job.instruments.wall->now();
   comm::FlightRecorder* const flight = job.instruments.flight;
   if (flight) flight->begin_step(step), flight->set_activity(comm::Activity::loading);
   PlannedBatch planned;
-  if (job.planned) planned = job.planned->next();
+  if (job.planned) {
+    planned = job.planned->next();
+    taken.plan = planned.plan;
+    taken.plan_metrics = metrics_of(planned);
+  }
   const mesh::Batch waiting = job.planned ? planned.sequences : job.loader->next();
   if (flight) flight->set_activity(comm::Activity::computing);
   taken.data_wait_s = base::seconds(job.instruments.wall->now() - asked);

@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 
+#include "parallel/step_plan/step_plan.h"
 #include "train/step.h"
 
 namespace cairn::train {
@@ -14,9 +16,12 @@ struct TakenStep {
   int64_t tokens = 0;            // targets in its global batch
   int64_t loss_denominator = 0;  // the loss of the step group is a mean over so many tokens, or samples
   int64_t positions = 0;         // tokens that the step group computed, whether they are targets or not
+  double flops = 0;              // of the step group, where sequences have lengths of their own; 0: as positions say
   double learning_rate = 0;
   double data_wait_s = 0;  // seconds that the step waited for its batch
   StepOutput output = {};
+  std::optional<parallel::StepPlan> plan = {};  // of the step
+  sync::StepMetrics plan_metrics = {};          // of the plan, on the rank that made it
 };
 
 // Runs the step after progress.steps_done on the loader's next batch: everything from the copy of the batch to the update. The caller

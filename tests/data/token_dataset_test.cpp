@@ -77,10 +77,11 @@ TEST(TokenDataset, FillsSamplesByIdAndPadsTheLast) {
 
 TEST(TokenDataset, FillsAnEmptyShareWithAnEmptyBatch) {
   for (const std::string& packing : packing_names()) {
+    const bool ragged = packing == "sequences";
     mesh::Batch batch;
-    set_of(counting(7), 4, 0, packing).fill({}, batch);
+    set_of(counting(7), ragged ? 6 : 4, 0, packing).fill({}, batch);
     EXPECT_EQ(batch.samples(), 0);
-    EXPECT_EQ(batch.field("tokens").sizes(), (at::IntArrayRef{0, 4}));
+    EXPECT_EQ(batch.field("tokens").sizes(), ragged ? at::IntArrayRef{0} : (at::IntArrayRef{0, 4}));
   }
 }
 

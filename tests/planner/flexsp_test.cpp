@@ -4,6 +4,7 @@
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <set>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -74,9 +75,10 @@ SequencePool small_pool() {
 struct Distance {
   int64_t cases = 0, within_two_percent = 0, missed = 0, invented = 0;
 };
-Distance distance(const GroupRules& rules, const std::vector<int>& degrees, int64_t cases) {
+Distance distance(const GroupRules& rules, const std::vector<int>& degrees, int64_t cases, int ranks_per_node = 4) {
   Distance found;
-  const SequencePool pool = small_pool();
+  SequencePool pool = small_pool();
+  pool.ranks_per_node = ranks_per_node;
   const base::Random random = base::Random(7).for_purpose("number of sequences");
   for (int64_t i = 0; i < cases; ++i) {
     const auto count = static_cast<int64_t>(1 + random.below(static_cast<uint64_t>(i), 9));
@@ -100,30 +102,33 @@ Distance distance(const GroupRules& rules, const std::vector<int>& degrees, int6
 }
 
 TEST(SequenceGroups, AreWithinTwoPercentOfBruteForce) {
-  const Distance found = distance({}, {1, 2, 4, 8}, 200);
+  const std::vector<int> powers{1, 2, 4, 8};
+  const Distance found = distance({.degrees = powers}, powers, 200);
   EXPECT_GT(found.cases, 150);
   EXPECT_GE(found.within_two_percent, found.cases * 95 / 100);
   EXPECT_EQ(found.missed, 0);
   EXPECT_EQ(found.invented, 0);
 }
 
+// Without nodes: brute force knows none.
 TEST(SequenceGroups, WithAnyNumberOfRanksToo) {
   const std::vector<int> all{1, 2, 3, 4, 5, 6, 7, 8};
-  const Distance found = distance({.degrees = all}, all, 60);
+  const Distance found = distance({.degrees = all}, all, 60, /*ranks_per_node=*/0);
   EXPECT_GE(found.within_two_percent, found.cases * 95 / 100);
   EXPECT_EQ(found.missed, 0);
 }
 
 // What larger batches rely on: no exact search.
 TEST(SequenceGroups, AreSeldomFarOffWithoutTheExactSearch) {
-  const Distance found = distance({.exact_nodes = 0}, {1, 2, 4, 8}, 200);
+  const Distance found = distance({.degrees = {1, 2, 4, 8}, .exact_nodes = 0}, {1, 2, 4, 8}, 200);
   EXPECT_GE(found.within_two_percent, found.cases * 80 / 100);
 }
 
 TEST(Layouts, AreAllSumsOfTheDegrees) {
   const auto count = [](int ranks) {
-    const std::vector<int> degrees = default_degrees({.ranks = ranks, .tokens_per_rank = 1});
-    return layouts(ranks, degrees, 10'000).size();
+    std::vector<int> powers;
+    for (int d = 1; d <= ranks; d *= 2) powers.push_back(d);
+    return layouts(ranks, powers, 10'000).size();
   };
   EXPECT_EQ(count(8), 10U);
   EXPECT_EQ(count(16), 36U);
@@ -133,7 +138,33 @@ TEST(Layouts, AreAllSumsOfTheDegrees) {
   EXPECT_EQ(layouts(64, large, 10'000).size(), 10U);
   EXPECT_TRUE(layouts(64, large, 9).empty());
   EXPECT_THAT(layouts(3, std::vector<int>{1, 2}, 10), ElementsAre(ElementsAre(2, 1), ElementsAre(1, 1, 1)));
-  EXPECT_THAT(default_degrees({.ranks = 12, .tokens_per_rank = 1, .ranks_per_node = 6}), ElementsAre(1, 2, 4, 6, 8, 12));
+}
+
+TEST(Degrees, AreAnyInsideANodeAndWholeNodes) {
+  const auto degrees = [](int ranks, int node) { return default_degrees({.ranks = ranks, .tokens_per_rank = 1, .ranks_per_node = node}); };
+  EXPECT_THAT(degrees(7, 0), ElementsAre(1, 2, 3, 4, 5, 6, 7));
+  EXPECT_THAT(degrees(12, 4), ElementsAre(1, 2, 3, 4, 8, 12));
+  EXPECT_THAT(degrees(64, 8), ElementsAre(1, 2, 4, 8, 16, 32, 64));
+  EXPECT_THAT(degrees(48, 8), ElementsAre(1, 2, 4, 8, 16, 32, 48));
+}
+
+TEST(PlacedGroups, StayInsideNodes) {
+  const auto placed = [](const std::vector<int>& degrees, int ranks, int node) {
+    return place_groups(degrees, {.ranks = ranks, .tokens_per_rank = 1, .ranks_per_node = node});
+  };
+  EXPECT_THAT(*placed({3, 3, 1, 1}, 8, 4), ElementsAre(ElementsAre(0, 1, 2), ElementsAre(4, 5, 6), ElementsAre(3), ElementsAre(7)));
+  EXPECT_FALSE(placed({3, 3, 2}, 8, 4).has_value());  // 2 would lie on both nodes
+  EXPECT_THAT(*placed({3, 3, 2}, 8, 0), ElementsAre(ElementsAre(0, 1, 2), ElementsAre(3, 4, 5), ElementsAre(6, 7)));
+  EXPECT_THAT(*placed({8, 2, 2}, 12, 4), ElementsAre(ElementsAre(0, 1, 2, 3, 4, 5, 6, 7), ElementsAre(8, 9), ElementsAre(10, 11)));
+}
+
+TEST(Flexsp, UsesThreeAndFiveRanks) {
+  SequencePool pool = small_pool();
+  pool.ranks_per_node = 0, pool.costs.pass_s = 0;
+  std::set<size_t> degrees;
+  for (const parallel::StepUnit& unit : plan_flexsp(1, sequences_of({5 * 1024, 3 * 1024}), pool).plan.units)
+    degrees.insert(unit.ranks.size());
+  EXPECT_THAT(degrees, ElementsAre(3U, 5U));
 }
 
 TEST(SequenceGroups, OfManyRanksAreSearchedByBeam) {
@@ -148,8 +179,8 @@ TEST(SequenceGroups, OfManyRanksAreSearchedByBeam) {
 TEST(EvenRuns, HaveTheSmallestLargestSum) {
   const std::vector<PlannedSequence> sorted = longest_first(sequences_of({9, 7, 5, 5, 4, 3, 2, 1}));
   EXPECT_THAT(even_runs(sorted, 1), ElementsAre(8U));
-  EXPECT_THAT(even_runs(sorted, 2), ElementsAre(2U, 8U));      // 16 and 20
-  EXPECT_THAT(even_runs(sorted, 3), ElementsAre(1U, 3U, 8U));  // 9, 12 and 15
+  EXPECT_THAT(even_runs(sorted, 2), ElementsAre(2U, 8U));              // 16 and 20
+  EXPECT_THAT(even_runs(sorted, 3), ElementsAre(1U, 3U, 8U));          // 9, 12 and 15
   EXPECT_THAT(even_runs(sorted, 5), ElementsAre(1U, 2U, 3U, 5U, 8U));  // 9 at most
   EXPECT_THAT(even_runs(sorted, 6), ElementsAre(1U, 2U, 3U, 5U, 7U, 8U));
   EXPECT_THAT(even_runs(sorted, 100), ElementsAre(1U, 2U, 3U, 4U, 5U, 6U, 7U, 8U));
@@ -196,18 +227,23 @@ TEST(Flexsp, PlansAnyNumberOfRanks) {
     const std::vector<PlannedSequence> sequences = sequences_of(long_tailed(11, 20, 300, 1.0, 16, 1024L * ranks));
     const FlexspPlan plan = plan_flexsp(1, sequences, pool);
     check(plan.plan, 20);
-    for (int rank = 0; rank < ranks; ++rank) EXPECT_EQ(parallel::passes_of(plan.plan, rank).size(), static_cast<size_t>(plan.plan.micro_batches));
+    for (int rank = 0; rank < ranks; ++rank)
+      EXPECT_EQ(parallel::passes_of(plan.plan, rank).size(), static_cast<size_t>(plan.plan.micro_batches));
   }
 }
 
 TEST(Flexsp, RefusesWhatThePoolCannotHold) {
   const SequencePool pool = small_pool();
-  EXPECT_THAT(base::message_of([&] { (void)plan_flexsp(1, sequences_of({100, 8193}), pool); }),
+  EXPECT_THAT(base::message_of([&] {
+                (void)plan_flexsp(1, sequences_of({100, 8193}), pool);
+              }),
               HasSubstr("a sequence of 8193 tokens is longer than the 8192 that 8 ranks hold together. Set context.tokens_per_rank to at "
                         "least 1025, or train on at least 9 ranks"));
   EXPECT_THAT(base::message_of([&] { (void)plan_flexsp(1, sequences_of({100}), pool, {.groups = {.degrees = {3}}}); }),
               HasSubstr("groups of 3 ranks do not add up to the 8 ranks"));
-  EXPECT_THAT(base::message_of([&] { (void)plan_flexsp(1, sequences_of({5000}), pool, {.groups = {.degrees = {1, 2, 4}}}); }),
+  EXPECT_THAT(base::message_of([&] {
+                (void)plan_flexsp(1, sequences_of({5000}), pool, {.groups = {.degrees = {1, 2, 4}}});
+              }),
               HasSubstr("a sequence of 5000 tokens needs 5 ranks, and groups have at most 4"));
 }
 

@@ -2,6 +2,7 @@
 // layouts.
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -41,6 +42,7 @@ struct Layout {
   std::string mesh;
   std::vector<std::string> sets = {};
   std::shared_ptr<const parallel::Plan> plan = nullptr;  // in place of the mesh
+  std::vector<std::string> data = {};                    // how one rank reads the same samples, to compare with; empty: as this layout does
 };
 
 int rank_count(const std::string& mesh) {
@@ -105,6 +107,29 @@ int compare(const VerifyArguments& a) {
   return 3;
 }
 
+// Whole documents under plans of each step, against one rank that pads them.
+void add_step_plans(std::vector<Layout>& all) {
+  const std::vector<std::string> padded{"data.packing=none", "data.length=512"};
+  const auto add = [&](const std::string& mesh, const std::string& plan, std::vector<std::string> sets) {
+    sets.insert(sets.begin(), {"context.plan=" + plan, "data.packing=sequences", "data.length=512"});
+    if (std::none_of(sets.begin(), sets.end(), [](const std::string& set) { return set.starts_with("context.tokens_per_rank"); }))
+      sets.emplace_back("context.tokens_per_rank=128");
+    all.push_back({mesh, std::move(sets), nullptr, padded});
+  };
+  for (const char* plan : {"bytescale", "flexsp"}) {
+    add("dp=1", plan, {"context.tokens_per_rank=512"});
+    for (const int n : {2, 3, 5, 8})
+      add(fmt::format("dp={}", n), plan, n == 2 ? std::vector<std::string>{"context.tokens_per_rank=256"} : std::vector<std::string>{});
+    for (const int zero : {1, 2}) add("dp=5", plan, {fmt::format("memory.zero={}", zero)});
+    add("dp=4", plan, {"recompute.mode=full"});
+    add("dp=4,tp=2", plan, {"memory.zero=1"});
+    add("island=2,dp=3", plan, {});
+  }
+  add("dp=5", "flexsp", {"memory.zero=3"});
+  add("dp=3,tp=2", "flexsp", {"memory.zero=3", "context.tokens_per_rank=256"});
+  add("dp=4", "flexsp", {"context.form=gather"});
+}
+
 // Layouts of 1 to 8 ranks, every axis alone and together, uneven ones included.
 std::vector<Layout> many_layouts() {
   std::vector<Layout> all{{"dp=1", {"train.micro_batch=3"}}, {"dp=1", {"recompute.mode=full"}}};
@@ -164,6 +189,7 @@ std::vector<Layout> many_layouts() {
   all.push_back({"island=2,dp=2"});
   all.push_back({"island=3,tp=2"});
   all.push_back({"island=2,pp=2,dp=2", {"memory.zero=2"}});
+  add_step_plans(all);
   all.push_back({"ep=2"});
   all.push_back({"dp=2,tp=2,ep=2", {"memory.zero=3"}});
   all.push_back({"island=2,cp=2,ep=2"});
@@ -201,9 +227,11 @@ int print_table(const VerifyArguments& given) {
     if (family == "gpt2") a.sets.push_back("model.kv_heads=8");
     if (family == "gla") a.sets.push_back("context.balanced=false");
     const train::LayoutTraceOptions options{.steps = 10, .tensors = false, .plant = {}, .cache = (cache_folder() / "data").string()};
-    const train::LayoutTrace one = record_on(a, {"dp=1"}, options);
+    std::map<std::vector<std::string>, train::LayoutTrace> alone;
     for (const Layout& layout : many_layouts()) {
       const train::LayoutTrace many = record_on(a, layout, options);
+      if (!alone.contains(layout.data)) alone[layout.data] = record_on(a, {"dp=1", layout.data}, options);
+      const train::LayoutTrace& one = alone[layout.data];
       double loss = 0, norm = 0;
       for (size_t i = 0; i < one.steps.size(); ++i) {
         loss = std::max(loss, std::abs(one.steps[i].loss - many.steps[i].loss));

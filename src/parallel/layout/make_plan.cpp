@@ -183,12 +183,13 @@ Plan make_plan(const LayoutOptions& options, int ranks) {
   const bool automatic = options.context.form == kAutomaticContext;
   const model::ContextMethod method =
       automatic ? model::ContextMethod() : model::parse_context_method(options.context.form, m.cp > 1 ? m.cp : 0);
-  if (m.cp > 1)
+  const bool by_step = options.context.plan != ContextPlan::fixed;  // sequences have ranks though there is no axis for them
+  if (m.cp > 1 || by_step)
     plan.context = {.method = method,
                     .balanced = options.context.balanced,
                     .linear = options.context.linear,
                     .scan_blocks = options.context.scan_blocks,
-                    .automatic = automatic};
+                    .automatic = automatic && !by_step};
   return plan;
 }
 

@@ -63,4 +63,9 @@ std::vector<mesh::Batch> unit_batches(const StepPlan& plan, int rank, const mesh
   return batches;
 }
 
+mesh::Batch sequence_batch(const mesh::Batch& sequence) {
+  CAIRN_CHECK(sequence.samples() == 1, "{} sequences in a row of one", sequence.samples());
+  return unit_batch({.ranks = {0}, .sequences = {{0, sequence.field("tokens").size(0)}}}, sequence, 0, 0);
+}
+
 }  // namespace cairn::parallel

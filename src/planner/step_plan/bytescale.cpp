@@ -203,10 +203,8 @@ parallel::StepPlan plan_bytescale(int64_t step, std::span<const PlannedSequence>
   std::stable_sort(best.placed.begin(), best.placed.end(), [](const Placed& a, const Placed& b) { return a.start < b.start; });
   parallel::StepPlan plan{.step = step, .ranks = pool.ranks, .micro_batches = 0, .units = {}};
   for (const Placed& one : best.placed)
-    plan.units.push_back({.ranks = one.ranks,
-                          .sequences = best_units[one.unit].sequences,
-                          .micro_batch = 0,
-                          .predicted_s = best_units[one.unit].seconds});
+    plan.units.push_back(
+        {.ranks = one.ranks, .sequences = best_units[one.unit].sequences, .micro_batch = 0, .predicted_s = best_units[one.unit].seconds});
   return plan;
 }
 

@@ -18,7 +18,7 @@
 namespace cairn::planner {
 
 struct BytescaleRules {
-  double slack = 0.05;   // of the step's end: so much later a unit may start to stay on fewer nodes
+  double slack = 0.05;     // of the step's end: so much later a unit may start to stay on fewer nodes
   int64_t widenings = 64;  // how often a unit gets one more rank
 };
 

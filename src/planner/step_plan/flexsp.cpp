@@ -26,18 +26,12 @@ std::vector<size_t> runs_within(std::span<const PlannedSequence> sorted, int64_t
 }
 
 void append(parallel::StepPlan& plan, const SequenceGroups& groups, const SequencePool& pool) {
-  int first = 0;
-  for (size_t p = 0; p < groups.degrees.size(); ++p) {
-    const int degree = groups.degrees[p];
-    if (!groups.sequences[p].empty()) {
-      parallel::StepUnit& unit = plan.units.emplace_back();
-      for (int rank = first; rank < first + degree; ++rank) unit.ranks.push_back(rank);
-      unit.sequences = groups.sequences[p];
-      unit.micro_batch = plan.micro_batches;
-      unit.predicted_s = unit_s(pool.costs, unit.sequences, degree);
-    }
-    first += degree;
-  }
+  for (size_t p = 0; p < groups.degrees.size(); ++p)
+    if (!groups.sequences[p].empty())
+      plan.units.push_back({.ranks = groups.ranks[p],
+                            .sequences = groups.sequences[p],
+                            .micro_batch = plan.micro_batches,
+                            .predicted_s = unit_s(pool.costs, groups.sequences[p], groups.degrees[p])});
   ++plan.micro_batches;
 }
 
@@ -84,15 +78,18 @@ FlexspPlan plan_flexsp(int64_t step, std::span<const PlannedSequence> sequences,
     for (const int d : groups.degrees)
       if (d >= 1 && static_cast<size_t>(d) <= n && sums[n - static_cast<size_t>(d)]) sums[n] = 1;
   if (!sums.back())
-    base::fail_input("context.plan = flexsp: groups of {} ranks do not add up to the {} ranks of the pool. Train on a multiple of {} ranks.",
-                     fmt::join(groups.degrees, ", "), pool.ranks, groups.degrees.front());
+    base::fail_input(
+        "context.plan = flexsp: groups of {} ranks do not add up to the {} ranks of the pool. Train on a multiple of {} ranks.",
+        fmt::join(groups.degrees, ", "), pool.ranks, groups.degrees.front());
+  const std::vector<std::vector<int>> layouts = placeable_layouts(pool, groups);
+  groups.known_layouts = &layouts;
   const std::vector<PlannedSequence> sorted = longest_first(sequences);
   if (sorted.empty()) return {.plan = {.step = step, .ranks = pool.ranks, .micro_batches = 0, .units = {}}};
   if (const int64_t largest = pool.ranks_for(sorted.front().length); largest > groups.degrees.back())
-    base::fail_input("context.plan = flexsp: a sequence of {} tokens needs {} ranks, and groups have at most {}. Set "
-                     "context.tokens_per_rank to at least {}.",
-                     sorted.front().length, largest, groups.degrees.back(),
-                     (sorted.front().length + groups.degrees.back() - 1) / groups.degrees.back());
+    base::fail_input(
+        "context.plan = flexsp: a sequence of {} tokens needs {} ranks, and groups have at most {}. Set "
+        "context.tokens_per_rank to at least {}.",
+        sorted.front().length, largest, groups.degrees.back(), (sorted.front().length + groups.degrees.back() - 1) / groups.degrees.back());
   int64_t tokens = 0;
   for (const PlannedSequence& one : sorted) tokens += one.length;
   const int64_t least = (tokens + pool.capacity() - 1) / pool.capacity(), count = static_cast<int64_t>(sorted.size());
@@ -109,9 +106,10 @@ FlexspPlan plan_flexsp(int64_t step, std::span<const PlannedSequence> sequences,
     if (!best || seconds < best_s) best = std::move(plan), best_s = seconds;
   }
   if (!best)
-    base::fail_input("context.plan = flexsp: no groups of {} ranks hold the sequences of step {} with context.tokens_per_rank = {}. Raise "
-                     "context.tokens_per_rank.",
-                     fmt::join(groups.degrees, ", "), step, pool.tokens_per_rank);
+    base::fail_input(
+        "context.plan = flexsp: no groups of {} ranks hold the sequences of step {} with context.tokens_per_rank = {}. Raise "
+        "context.tokens_per_rank.",
+        fmt::join(groups.degrees, ", "), step, pool.tokens_per_rank);
   return std::move(*best);
 }
 

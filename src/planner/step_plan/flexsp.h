@@ -26,8 +26,8 @@ struct FlexspPlan {
   double bound_s = 0;  // no choice of groups for these micro-batches takes less
 };
 
-// Plans one step. Groups get neighbouring ranks, the largest group first: a group of 2^k ranks then begins at a multiple of 2^k, so it
-// stays inside a node that holds it. Refuses degrees that do not add up to the pool's ranks, and what planner::check refuses.
+// Plans one step. Groups get neighbouring ranks, and no group that a node can hold lies on two. Refuses degrees that do not add up to the
+// pool's ranks, and what planner::check refuses.
 FlexspPlan plan_flexsp(int64_t step, std::span<const parallel::PlannedSequence> sequences, const SequencePool& pool,
                        const FlexspRules& rules = {});
 

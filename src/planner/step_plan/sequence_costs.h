@@ -20,11 +20,11 @@ namespace cairn::planner {
 enum class Exchange { ring, all_to_all };
 
 struct SequenceCosts {
-  double quadratic_s = 0;            // a: seconds of a pair of tokens
-  double linear_s = 0;               // b: seconds of a token
-  double pass_s = 0;                 // c: seconds of a pass
+  double quadratic_s = 0;  // a: seconds of a pair of tokens
+  double linear_s = 0;     // b: seconds of a token
+  double pass_s = 0;       // c: seconds of a pass
   Exchange exchange = Exchange::ring;
-  double exchange_bytes = 0;         // of a token: forward and backward of all layers
+  double exchange_bytes = 0;             // of a token: forward and backward of all layers
   std::map<int, double> bandwidth = {};  // bytes a second that one rank sends among d ranks, by d; between two entries the lower d's holds
 
   double compute_s(int64_t length) const;

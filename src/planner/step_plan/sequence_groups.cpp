@@ -1,6 +1,7 @@
 #include "planner/step_plan/sequence_groups.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -74,8 +75,8 @@ class Search {
         for (size_t j = 0; j < sequences_.size(); ++j) {
           const auto p = static_cast<size_t>(filling.group_of[j]);
           if (p == slow || sequences_[j].length == sequences_[k].length || !can_swap(filling, k, j)) continue;
-          const double after = std::max(without + tau(j, filling.layout[slow]),
-                                        filling.seconds[p] - tau(j, filling.layout[p]) + tau(k, filling.layout[p]));
+          const double after =
+              std::max(without + tau(j, filling.layout[slow]), filling.seconds[p] - tau(j, filling.layout[p]) + tau(k, filling.layout[p]));
           if (after < best) best = after, moved = k, to = p, other = j;
         }
       }
@@ -135,7 +136,8 @@ class Search {
   static constexpr int64_t kChanges = 1000;
 
   Filling empty(const Layout& layout) const {
-    return {layout, std::vector<int>(sequences_.size(), -1), std::vector<double>(layout.size(), 0.0), std::vector<int64_t>(layout.size(), 0)};
+    return {layout, std::vector<int>(sequences_.size(), -1), std::vector<double>(layout.size(), 0.0),
+            std::vector<int64_t>(layout.size(), 0)};
   }
   const std::vector<double>& taus(int degree) {
     std::vector<double>& of = tau_[degree];
@@ -212,15 +214,15 @@ std::vector<Layout> neighbours(const Layout& layout, std::span<const int> degree
 }
 
 // Many layouts: starts from groups of one degree (with what is left over in the largest parts that fit) and follows the best ones.
-std::vector<Tried> beam_search(Search& search, int ranks, std::span<const int> degrees) {
+std::vector<Tried> beam_search(Search& search, const SequencePool& pool, std::span<const int> degrees) {
   std::set<Layout> seen;
   std::vector<Tried> beam;
   const auto look_at = [&](const Layout& layout) {
-    if (seen.insert(layout).second) beam.push_back(tried(search, layout));
+    if (seen.insert(layout).second && place_groups(layout, pool)) beam.push_back(tried(search, layout));
   };
   for (const int degree : degrees) {
-    Layout layout(static_cast<size_t>(ranks / degree), degree);
-    int left = ranks % degree;
+    Layout layout(static_cast<size_t>(pool.ranks / degree), degree);
+    int left = pool.ranks % degree;
     for (auto part = degrees.rbegin(); part != degrees.rend(); ++part)
       for (; *part <= left; left -= *part) layout.push_back(*part);
     if (left == 0) look_at(layout);
@@ -254,12 +256,34 @@ void list_layouts(int left, std::span<const int> degrees, size_t most_at, Layout
 }  // namespace
 
 std::vector<int> default_degrees(const SequencePool& pool) {
-  std::set<int> degrees{pool.ranks};
-  for (int d = 1; d <= pool.ranks; d *= 2) degrees.insert(d);
-  const bool power_of_two = (pool.ranks & (pool.ranks - 1)) == 0;
-  if (!power_of_two && pool.ranks_per_node > 0)
-    for (int d = pool.ranks_per_node; d <= pool.ranks; d += pool.ranks_per_node) degrees.insert(d);
+  const int node = pool.ranks_per_node > 0 ? std::min(pool.ranks_per_node, pool.ranks) : pool.ranks;
+  std::set<int> degrees{node};
+  for (int d = 1; d < node; d = pool.ranks <= kAnyDegreeRanks ? d + 1 : 2 * d) degrees.insert(d);
+  for (int d = 2 * node; d <= pool.ranks; d = pool.ranks <= kAnyDegreeRanks ? d + node : 2 * d) degrees.insert(d);
+  degrees.insert(pool.ranks);
   return {degrees.begin(), degrees.end()};
+}
+
+std::optional<std::vector<std::vector<int>>> place_groups(std::span<const int> degrees, const SequencePool& pool) {
+  const int node = pool.ranks_per_node > 0 ? pool.ranks_per_node : pool.ranks;
+  std::vector<int> first_free;  // of each node
+  for (int begin = 0; begin < pool.ranks; begin += node) first_free.push_back(begin);
+  const auto end_of = [&](size_t n) { return std::min(pool.ranks, (static_cast<int>(n) + 1) * node); };
+  std::vector<std::vector<int>> placed;
+  for (const int degree : degrees) {
+    std::vector<int>& ranks = placed.emplace_back();
+    size_t best = first_free.size();  // the fullest node with room
+    for (size_t n = 0; n < first_free.size(); ++n) {
+      const int room = end_of(n) - first_free[n];
+      if (room >= degree && (best == first_free.size() || room < end_of(best) - first_free[best])) best = n;
+    }
+    if (best == first_free.size() && degree <= node) return std::nullopt;
+    // A group larger than a node takes what is free, from the first node on: larger groups come first, so these are whole nodes.
+    for (size_t n = best < first_free.size() ? best : 0; static_cast<int>(ranks.size()) < degree && n < first_free.size(); ++n)
+      while (static_cast<int>(ranks.size()) < degree && first_free[n] < end_of(n)) ranks.push_back(first_free[n]++);
+    if (static_cast<int>(ranks.size()) < degree) return std::nullopt;
+  }
+  return placed;
 }
 
 std::vector<std::vector<int>> layouts(int ranks, std::span<const int> degrees, int64_t most) {
@@ -268,6 +292,12 @@ std::vector<std::vector<int>> layouts(int ranks, std::span<const int> degrees, i
   Layout layout;
   if (!degrees.empty()) list_layouts(ranks, degrees, degrees.size() - 1, layout, most, all);
   if (static_cast<int64_t>(all.size()) > most) all.clear();
+  return all;
+}
+
+std::vector<std::vector<int>> placeable_layouts(const SequencePool& pool, const GroupRules& rules) {
+  std::vector<Layout> all = layouts(pool.ranks, rules.degrees.empty() ? default_degrees(pool) : rules.degrees, rules.layouts_max);
+  std::erase_if(all, [&](const Layout& layout) { return !place_groups(layout, pool); });
   return all;
 }
 
@@ -287,17 +317,20 @@ double group_bound_s(std::span<const PlannedSequence> sequences, const SequenceP
   return pool.costs.pass_s + std::max(longest, work / pool.ranks);
 }
 
-std::optional<SequenceGroups> group_sequences(std::span<const PlannedSequence> sequences, const SequencePool& pool, const GroupRules& rules) {
+std::optional<SequenceGroups> group_sequences(std::span<const PlannedSequence> sequences, const SequencePool& pool,
+                                              const GroupRules& rules) {
   check(pool, sequences);
   const std::vector<int> degrees = rules.degrees.empty() ? default_degrees(pool) : rules.degrees;
   Search search(longest_first(sequences), pool);
-  if (search.sequences().empty()) return SequenceGroups{.degrees = {pool.ranks}, .sequences = {{}}, .seconds = 0};
+  if (search.sequences().empty())
+    return SequenceGroups{.degrees = {pool.ranks}, .ranks = *place_groups(std::array{pool.ranks}, pool), .sequences = {{}}, .seconds = 0};
   const int64_t largest = pool.ranks_for(search.sequences().front().length);
-  std::vector<Layout> all = layouts(pool.ranks, degrees, rules.layouts_max);
+  std::vector<Layout> all = rules.known_layouts ? *rules.known_layouts : placeable_layouts(pool, rules);
+  const bool many = all.empty();
   std::erase_if(all, [&](const Layout& layout) { return layout.front() < largest; });
   std::vector<Tried> best;
-  if (all.empty()) {
-    best = beam_search(search, pool.ranks, degrees);
+  if (many) {
+    best = beam_search(search, pool, degrees);
     for (const Tried& one : best) all.push_back(one.layout);
   } else {
     for (const Layout& layout : all) best.push_back(tried(search, layout));
@@ -322,7 +355,8 @@ std::optional<SequenceGroups> group_sequences(std::span<const PlannedSequence> s
       if (bound < seconds && nodes > 0) search.exact(layout, found, seconds, nodes);
   }
   if (!found) return std::nullopt;
-  SequenceGroups groups{.degrees = found->layout, .sequences = {}, .seconds = pool.costs.pass_s + seconds};
+  SequenceGroups groups{
+      .degrees = found->layout, .ranks = *place_groups(found->layout, pool), .sequences = {}, .seconds = pool.costs.pass_s + seconds};
   groups.sequences.resize(found->layout.size());
   for (size_t k = 0; k < search.sequences().size(); ++k)
     groups.sequences[static_cast<size_t>(found->group_of[k])].push_back(search.sequences()[k]);

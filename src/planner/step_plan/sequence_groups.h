@@ -19,23 +19,33 @@
 namespace cairn::planner {
 
 struct GroupRules {
-  std::vector<int> degrees = {};       // that a group may have; empty: default_degrees()
-  int64_t exact_nodes = 200'000;       // steps of the exact search; 0: none
-  int64_t exact_sequences = 16;        // more are not searched exactly, unless nothing was found otherwise
-  int64_t layouts_max = 4096;          // more are searched by beam
+  std::vector<int> degrees = {};                                 // that a group may have; empty: default_degrees()
+  int64_t exact_nodes = 200'000;                                 // steps of the exact search; 0: none
+  int64_t exact_sequences = 16;                                  // more are not searched exactly, unless nothing was found otherwise
+  int64_t layouts_max = 4096;                                    // more are searched by beam
+  const std::vector<std::vector<int>>* known_layouts = nullptr;  // placeable_layouts() of the same pool and rules; null: it is called
 };
 
-// Powers of two, and all `ranks`; where that is no power of two also multiples of a node.
+// Any number of ranks inside a node, and whole nodes. In a large pool (kAnyDegreeRanks) powers of two inside a node.
 std::vector<int> default_degrees(const SequencePool& pool);
+inline constexpr int kAnyDegreeRanks = 24;
+
+// The ranks of groups of these degrees (the largest first): neighbours, and no group on more nodes than it must be; none if groups that a
+// node could hold do not all fit into nodes.
+std::optional<std::vector<std::vector<int>>> place_groups(std::span<const int> degrees, const SequencePool& pool);
 
 // All ways to write `ranks` as a sum of these degrees, each from the largest part to the smallest; at most `most`, or none if there are
 // more.
 std::vector<std::vector<int>> layouts(int ranks, std::span<const int> degrees, int64_t most);
 
+// Those of them that place_groups() can place.
+std::vector<std::vector<int>> placeable_layouts(const SequencePool& pool, const GroupRules& rules);
+
 struct SequenceGroups {
   std::vector<int> degrees = {};                                       // from the largest to the smallest
+  std::vector<std::vector<int>> ranks = {};                            // of each group
   std::vector<std::vector<parallel::PlannedSequence>> sequences = {};  // of each group; a group may have none
-  double seconds = 0;                                                 // of the slowest group
+  double seconds = 0;                                                  // of the slowest group
 };
 
 // The best grouping found; none where no way was found to fit the sequences.

@@ -14,20 +14,35 @@ int SequencePool::nodes_of(std::span<const int> of) const {
   return static_cast<int>(nodes.size());
 }
 
+std::string in_words(const SequencePool& pool) {
+  const SequenceCosts& costs = pool.costs;
+  std::string text =
+      fmt::format("a pass of s tokens takes {:.3g} s^2 + {:.3g} s + {:.3g} seconds", costs.quadratic_s, costs.linear_s, costs.pass_s);
+  for (const auto& [degree, bandwidth] : costs.bandwidth)
+    text += fmt::format("{} {} ranks {:.3g} GB/s", degree == costs.bandwidth.begin()->first ? ";" : ",", degree, bandwidth / 1e9);
+  if (pool.ranks_per_node > 0) text += fmt::format("; {} ranks a node", pool.ranks_per_node);
+  return text;
+}
+
 void check(const SequencePool& pool, std::span<const parallel::PlannedSequence> sequences) {
   CAIRN_CHECK(pool.ranks >= 1, "a pool of {} ranks", pool.ranks);
   if (pool.tokens_per_rank < 1)
     base::fail_input("context.tokens_per_rank = {}: must be at least 1. Set it to the tokens that one rank can hold in a pass.",
                      pool.tokens_per_rank);
+  int64_t longest = 0;
   for (const parallel::PlannedSequence& one : sequences) {
     CAIRN_CHECK(one.length >= 1, "a sequence of {} tokens", one.length);
-    if (one.length > pool.capacity())
-      base::fail_input(
-          "context.tokens_per_rank = {}: a sequence of {} tokens is longer than the {} that {} ranks hold together. Set "
-          "context.tokens_per_rank to at least {}, or train on at least {} ranks.",
-          pool.tokens_per_rank, one.length, pool.capacity(), pool.ranks, (one.length + pool.ranks - 1) / pool.ranks,
-          pool.ranks_for(one.length));
+    longest = std::max(longest, one.length);
   }
+  check_longest(pool, longest);
+}
+
+void check_longest(const SequencePool& pool, int64_t longest) {
+  if (longest <= pool.capacity()) return;
+  base::fail_input(
+      "context.tokens_per_rank = {}: a sequence of {} tokens is longer than the {} that {} ranks hold together. Set "
+      "context.tokens_per_rank to at least {}, or train on at least {} ranks.",
+      pool.tokens_per_rank, longest, pool.capacity(), pool.ranks, (longest + pool.ranks - 1) / pool.ranks, pool.ranks_for(longest));
 }
 
 std::vector<parallel::PlannedSequence> longest_first(std::span<const parallel::PlannedSequence> sequences) {

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "parallel/step_plan/step_plan.h"
@@ -22,9 +23,14 @@ struct SequencePool {
   int nodes_of(std::span<const int> ranks) const;
 };
 
+// "2.1e-09 s^2 + 3.4e-06 s + 2.0e-05 s a pass; 2 ranks 1.2 GB/s, 4 ranks 0.9 GB/s; 4 ranks a node", s: tokens of a sequence.
+std::string in_words(const SequencePool& pool);
+
 // Refuses a pool that can hold nothing, and a sequence that all its ranks together cannot hold: with its length, the capacity and what
 // to set.
 void check(const SequencePool& pool, std::span<const parallel::PlannedSequence> sequences);
+// Likewise of the longest sequence alone.
+void check_longest(const SequencePool& pool, int64_t longest);
 
 // The longest first; equal lengths by place.
 std::vector<parallel::PlannedSequence> longest_first(std::span<const parallel::PlannedSequence> sequences);

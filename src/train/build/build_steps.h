@@ -48,11 +48,13 @@ void build_optimizer(Job& job, comm::World& world);
 void build_sync(Job& job, comm::World& world, const Start& start);
 // 9. Subset and sampler (batches.cpp).
 void build_sampler(Job& job, const data::Subset& subset);
-//    The pool and the planner of step plans, where context.plan has one (step_plans.cpp).
+//    The pool of step plans, where context.plan has them (step_plans.cpp).
 void build_step_plans(Job& job, comm::World& world);
 // 10. The pipeline, if mesh.pp is more than 1, and the step (build_step.cpp). `load_start_weights` sets the parameters as 11 does.
 void build_step(Job& job, comm::World& world, const std::vector<bool>& trained, std::function<void()> load_start_weights);
 // 11. Parameter values: initial ones, or those of model.from (starting_weights.cpp). Collective.
 void start_weights(Job& job, const std::optional<snapshot::Pretrained>& pretrained, comm::World& world);
+// 12. The planner of step plans: runs passes and sends messages to measure what they cost (step_plans.cpp). Collective.
+void plan_by_measured_costs(Job& job, comm::World& world);
 
 }  // namespace cairn::train

@@ -58,11 +58,17 @@ void check_context(const Settings& settings, const parallel::Plan& plan) {
   if (cp > settings.data.length)
     base::fail_input("mesh.cp = {}: texts of data.length = {} are too short for so many ranks: use mesh.dp", cp, settings.data.length);
   if (cp > 1 && settings.model.attention.type != "dense")
-    base::fail_input("mesh.cp = {}: context parallelism does not know model.attention.type = \"{}\" yet. Use mesh.tp, which splits heads.", cp,
-                     settings.model.attention.type);
+    base::fail_input("mesh.cp = {}: context parallelism does not know model.attention.type = \"{}\" yet. Use mesh.tp, which splits heads.",
+                     cp, settings.model.attention.type);
   const parallel::ContextOptions& context = settings.layout.context;
   const bool planned = context.plan != parallel::ContextPlan::fixed;
   const std::string plan_name = base::enum_name(parallel::kContextPlanNames, context.plan);
+  if (planned && settings.model.attention.type != "dense")
+    base::fail_input("context.plan = {}: context parallelism does not know model.attention.type = \"{}\" yet. Set context.plan = fixed.",
+                     plan_name, settings.model.attention.type);
+  if (planned && settings.train.micro_batch > 0)
+    base::fail_input("train.micro_batch = {}: context.plan = {} makes passes of context.tokens_per_rank tokens. Leave it out.",
+                     settings.train.micro_batch, plan_name);
   if (planned && settings.data.packing != data::Packing::sequences)
     base::fail_input("context.plan = {}: plans are for samples with lengths of their own. Set data.packing = sequences.", plan_name);
   if (planned && context.tokens_per_rank < 1)
@@ -70,14 +76,13 @@ void check_context(const Settings& settings, const parallel::Plan& plan) {
                      context.tokens_per_rank, plan_name);
   // A rank may wait for a sum over all ranks in a pass that others reach only after a unit with this very rank.
   if (context.plan == parallel::ContextPlan::bytescale && plan.zero >= 2 && !settings.layout.memory.accumulate_unsharded)
-    base::fail_input("memory.accumulate_unsharded = false: context.plan = bytescale runs different passes on each rank, and gradients must "
-                     "be summed once at the end. Set it to true, or use context.plan = flexsp.");
+    base::fail_input(
+        "memory.accumulate_unsharded = false: context.plan = bytescale runs different passes on each rank, and gradients must "
+        "be summed once at the end. Set it to true, or use context.plan = flexsp.");
   if (!planned && settings.data.packing == data::Packing::sequences)
-    base::fail_input("data.packing = sequences: samples have lengths of their own. Set context.plan = bytescale or flexsp, or "
-                     "data.packing = none to cut and pad them.");
-  if (planned && settings.eval.fraction > 0)
-    base::fail_input("eval.fraction = {}: samples of data.packing = sequences are not evaluated yet. Set eval.fraction = 0.",
-                     settings.eval.fraction);
+    base::fail_input(
+        "data.packing = sequences: samples have lengths of their own. Set context.plan = bytescale or flexsp, or "
+        "data.packing = none to cut and pad them.");
   const std::string linear(base::enum_name(parallel::kLinearFormNames, context.linear));
   if (!model::needs_of(settings.model.kind).linear_attention) {
     if (context.linear != model::LinearForm::zeco || context.scan_blocks > 0)
@@ -89,7 +94,7 @@ void check_context(const Settings& settings, const parallel::Plan& plan) {
   if (context.scan_blocks > 0 && context.linear != model::LinearForm::zeco)
     base::fail_input("context.scan_blocks = {}: only zeco sends states in blocks. Leave it out, or set context.linear = zeco (it is {}).",
                      context.scan_blocks, linear);
-  if (cp > 1 && context.balanced)
+  if ((cp > 1 || planned) && context.balanced)
     base::fail_input(
         "context.balanced = true: states of linear attention pass from rank to rank in the order of tokens, and every rank has the same "
         "work "

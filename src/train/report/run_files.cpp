@@ -18,6 +18,7 @@
 #include "train/report/gather_texts.h"
 #include "train/report/run_json.h"
 #include "train/report/try_to_write.h"
+#include "train/step_plan/kept_plans.h"
 
 namespace cairn::train {
 namespace {
@@ -85,9 +86,10 @@ ReportData report_of(const Job& job, const Start& start, const Result& result, c
 
 void open_run_folder(const std::filesystem::path& out, const Job& job) {
   base::make_folder(out);
-  if (job.progress.steps_done > 0 && std::filesystem::exists(out / "metrics.jsonl"))
-    base::truncate_metrics(out / "metrics.jsonl", job.progress.steps_done);
-  if (job.progress.steps_done == 0) std::filesystem::remove(out / "metrics.jsonl");  // left by a run that ended before its first snapshot
+  for (const char* file : {"metrics.jsonl", kPlansFile}) {
+    if (job.progress.steps_done > 0 && std::filesystem::exists(out / file)) base::truncate_metrics(out / file, job.progress.steps_done);
+    if (job.progress.steps_done == 0) std::filesystem::remove(out / file);  // left by a run that ended before its first snapshot
+  }
   base::write_atomically(out / "plan.json", parallel::to_json(job.config.plan));
   base::write_atomically(out / "recipe.toml", job.config.recipe_toml);
 }

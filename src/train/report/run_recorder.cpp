@@ -18,6 +18,7 @@
 #include "train/report/run_files.h"
 #include "train/report/run_starts.h"
 #include "train/report/try_to_write.h"
+#include "train/step_plan/kept_plans.h"
 
 namespace cairn::train {
 namespace {
@@ -76,8 +77,9 @@ RunRecorder::RunRecorder(comm::World& world, Job& job, const Start& start)
 RunRecorder::~RunRecorder() = default;
 
 void RunRecorder::open_metrics() {
-  metrics_ = std::make_unique<base::Metrics>(start_.out / "metrics.jsonl", base::real_disk(),
-                                             [this](const std::string& text) { world_.log().warn("{}", text); });
+  const auto warn = [this](const std::string& text) { world_.log().warn("{}", text); };
+  metrics_ = std::make_unique<base::Metrics>(start_.out / "metrics.jsonl", base::real_disk(), warn);
+  if (job_.planner) plans_ = std::make_unique<base::LogFile>(start_.out / kPlansFile, base::real_disk(), warn);
 }
 
 bool RunRecorder::step(const StepRecord& facts, const StepOutput& output, bool wants_to_stop) {
@@ -133,11 +135,15 @@ void RunRecorder::write(const StepRecord& facts, const Reading& reading, double 
   if (reading.seconds) numbers.step_s -= facts.paused_s;  // the host's clock was set back already
   job_.progress.seconds_done += numbers.step_s + facts.paused_s;
   numbers.tokens_per_s = static_cast<double>(facts.tokens) / numbers.step_s;
-  if (peak_flops_ > 0) numbers.mfu = flops_per_token_ * static_cast<double>(facts.positions) / numbers.step_s / peak_flops_;
+  if (peak_flops_ > 0) {
+    const double flops = facts.flops > 0 ? facts.flops : flops_per_token_ * static_cast<double>(facts.positions);
+    numbers.mfu = flops / numbers.step_s / peak_flops_;
+  }
   const auto smooth = [](double& mean, double rate) { mean = mean == 0 ? rate : 0.9 * mean + 0.1 * rate; };
   smooth(tokens_per_s_, numbers.tokens_per_s);
   smooth(steps_per_s_, 1 / numbers.step_s);
   if (metrics_) write_row(facts, numbers);
+  if (const std::string line = facts.plan + "\n"; plans_) plans_->append(std::as_bytes(std::span(line)));
   if (tensorboard_) write_tensorboard(facts, numbers);
   if (!job_.bad_steps->before_update()) job_.bad_steps->must_be_good(facts.step, loss, reading.gradient_norm);
   result_.step = facts.step;
@@ -251,8 +257,10 @@ void RunRecorder::rolled_back() {
   step_pause_s_ = 0;
   if (!metrics_) return;
   metrics_.reset();
+  plans_.reset();
   try_to_write(world_.log(), "metrics", [&] {
     base::truncate_metrics(start_.out / "metrics.jsonl", job_.progress.steps_done);
+    base::truncate_metrics(start_.out / kPlansFile, job_.progress.steps_done);
     open_metrics();
   });
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/log_file.h"
 #include "base/metrics.h"
 #include "base/progress.h"
 #include "base/tensorboard.h"
@@ -31,6 +32,7 @@ struct StepRecord {
   int64_t tokens = 0;            // of the step, over all ranks
   int64_t loss_denominator = 0;  // the loss of the step group is a mean over so many tokens, or samples
   int64_t positions = 0;         // tokens that the step group computed
+  double flops = 0;              // of the step group; 0: as positions and data.length say
   int64_t tokens_done = 0;       // of the run, including this step
   int64_t batch = 0;             // the index of its batch in the sampler's order, from 0
   uint64_t samples = 0;          // checksum of the ids of that batch
@@ -40,6 +42,7 @@ struct StepRecord {
   bool evaluated = false;          // held_out() follows
   double paused_s = 0;             // set by the recorder (paused_in_step)
   sync::StepMetrics metrics = {};  // of the sync rules and the step
+  std::string plan = {};           // of the step, as JSON; empty: there is none
   std::string fault = {};          // why its update was skipped; empty if it was not
 };
 
@@ -95,6 +98,7 @@ class RunRecorder {
   std::deque<StepRecord> waiting_;           // steps whose numbers have not reached the host
   const std::vector<std::string> measured_;  // names of the objective's measures
   std::unique_ptr<base::Metrics> metrics_;
+  std::unique_ptr<base::LogFile> plans_;  // of steps (step_plan/kept_plans.h); null: there are none, or others write
   std::unique_ptr<base::TensorBoard> tensorboard_;
   std::unique_ptr<base::Progress> progress_;
   RankTimes rank_times_;

@@ -1,74 +1,93 @@
 #include "train/step_plan/planned_batches.h"
 
-#include <fstream>
+#include <array>
 #include <string>
 #include <utility>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "comm/group.h"
 #include "data/dataset.h"
 #include "parallel/step_plan/unit_batch.h"
 
 namespace cairn::train {
 
-PlannedBatches::PlannedBatches(comm::Group& pool, const data::BatchSource& source, const data::Dataset& dataset, Planner planner,
-                               const data::BatchIndex& from, int64_t last_step, std::filesystem::path record)
-    : pool_(pool),
-      source_(source),
-      dataset_(dataset),
-      planner_(std::move(planner)),
-      from_(from),
-      last_step_(last_step),
-      record_(std::move(record)),
-      next_(from.step) {
+PlannedBatches::PlannedBatches(Parts parts, const data::BatchIndex& from, int64_t last_step)
+    : parts_(std::move(parts)), from_(from), last_step_(last_step), next_(from.step) {
   if (next_ > last_step_) return;
   start_planning(next_);
-  start_reading(agree(next_));
+  Planned first = agree(next_);
   start_planning(next_ + 1);
+  start_reading(std::move(first));
 }
 
 PlannedBatches::~PlannedBatches() = default;  // futures of std::async wait for their threads
 
 std::vector<int64_t> PlannedBatches::ids_of(int64_t step) const {
-  const std::vector<int64_t> all = source_.ids({step, from_.batches_skipped});
-  const data::BatchRange own = source_.shares().of_step_group(static_cast<int64_t>(all.size()));
+  const std::vector<int64_t> all = parts_.source.ids({step, from_.batches_skipped});
+  const data::BatchRange own = parts_.source.shares().of_step_group(static_cast<int64_t>(all.size()));
   return {all.begin() + own.first, all.begin() + own.first + own.count};
 }
 
 void PlannedBatches::start_planning(int64_t step) {
-  if (pool_.rank() != 0 || step > last_step_) return;
+  if (parts_.step_group.rank() != 0 || step > last_step_) return;
   planning_ = std::async(std::launch::async, [this, step] {
+    const base::RealClock clock;
+    const auto begun = clock.now();
     std::vector<parallel::PlannedSequence> sequences;
-    for (const int64_t id : ids_of(step)) sequences.push_back({static_cast<int64_t>(sequences.size()), dataset_.length_of(id)});
-    parallel::StepPlan plan = planner_(step, sequences);
-    check(plan, static_cast<int64_t>(sequences.size()));
-    return plan;
+    for (const int64_t id : ids_of(step)) sequences.push_back({static_cast<int64_t>(sequences.size()), parts_.dataset.length_of(id)});
+    Planned planned{.plan = parts_.planner(step, sequences)};
+    check(planned.plan, static_cast<int64_t>(sequences.size()));
+    planned.seconds = base::seconds(clock.now() - begun);
+    return planned;
   });
 }
 
-parallel::StepPlan PlannedBatches::agree(int64_t step) {
+PlannedBatches::Planned PlannedBatches::agree(int64_t step) {
   const comm::Label label{comm::Purpose::control, "step plan"};
-  // A planner that refuses a step ends the run on all ranks: the others get an error from rank 0's World::fail.
-  std::string text = pool_.rank() == 0 ? to_json(planning_.get()) : "";
+  // A planner that refuses a step ends the run on all ranks: the others get its error from World::fail.
+  Planned planned;
+  std::string text;
+  if (parts_.step_group.rank() == 0) {
+    planned = planning_.get();
+    text = to_json(planned.plan);
+  }
   auto bytes = static_cast<int64_t>(text.size());
-  pool_.broadcast({.data = &bytes, .count = 1, .dtype = comm::Dtype::i64}, 0, label).wait();
+  parts_.step_group.broadcast({.data = &bytes, .count = 1, .dtype = comm::Dtype::i64}, 0, label).wait_host();
   text.resize(static_cast<size_t>(bytes));
-  pool_.broadcast({.data = text.data(), .count = bytes, .dtype = comm::Dtype::u8}, 0, label).wait();
-  if (pool_.rank() == 0 && !record_.empty()) std::ofstream(record_, std::ios::app) << text << '\n';
-  parallel::StepPlan plan = parallel::parse_step_plan(text, fmt::format("the plan of step {}", step));
-  CAIRN_CHECK(plan.step == step && plan.ranks == pool_.size(), "a plan of step {} for {} ranks, in step {} of {}", plan.step, plan.ranks,
-              step, pool_.size());
-  return plan;
+  parts_.step_group.broadcast({.data = text.data(), .count = bytes, .dtype = comm::Dtype::u8}, 0, label).wait_host();
+  planned.plan = parallel::parse_step_plan(text, fmt::format("the plan of step {}", step));
+  CAIRN_CHECK(planned.plan.step == step && planned.plan.ranks == parts_.pool_ranks, "a plan of step {} for {} ranks, in step {} of {}",
+              planned.plan.step, planned.plan.ranks, step, parts_.pool_ranks);
+  compare(planned.plan);
+  return planned;
 }
 
-void PlannedBatches::start_reading(parallel::StepPlan plan) {
-  reading_ = std::async(std::launch::async, [this, plan = std::move(plan)]() mutable {
-    const std::vector<int64_t> ids = ids_of(plan.step);
+void PlannedBatches::compare(const parallel::StepPlan& plan) const {
+  parallel::StepPlan own = plan;
+  const std::vector<int64_t> ids = ids_of(plan.step);
+  for (parallel::StepUnit& unit : own.units)
+    for (parallel::PlannedSequence& one : unit.sequences)
+      one.length = one.place < static_cast<int64_t>(ids.size()) ? parts_.dataset.length_of(ids[static_cast<size_t>(one.place)]) : 0;
+  const auto hash = static_cast<int64_t>(plan_hash(own) >> 1);
+  std::array<int64_t, 2> most{hash, -hash};
+  parts_.step_group.all_reduce({most.data(), 2, comm::Dtype::i64}, comm::Reduce::max, {comm::Purpose::control, "hash of a step plan"})
+      .wait_host();
+  if (most[0] == -most[1]) return;
+  base::fail_input(
+      "context.plan: ranks do not agree on step {} (hashes {:016x} to {:016x}): their documents differ in length. Give all ranks the same "
+      "data.path.",
+      plan.step, -most[1], most[0]);
+}
+
+void PlannedBatches::start_reading(Planned planned) {
+  reading_ = std::async(std::launch::async, [this, planned = std::move(planned)]() mutable {
+    const std::vector<int64_t> ids = ids_of(planned.plan.step);
     std::vector<int64_t> own;
-    for (const int64_t place : parallel::places_of(plan, pool_.rank())) own.push_back(ids[static_cast<size_t>(place)]);
-    mesh::Batch sequences = source_.fill(own);
-    sequences.progress = source_.progress({plan.step, from_.batches_skipped});
-    return PlannedBatch{std::move(plan), std::move(sequences)};
+    for (const int64_t place : parallel::places_of(planned.plan, parts_.pool_rank)) own.push_back(ids[static_cast<size_t>(place)]);
+    mesh::Batch sequences = parts_.source.fill(own);
+    sequences.progress = parts_.source.progress({planned.plan.step, from_.batches_skipped});
+    return PlannedBatch{std::move(planned.plan), std::move(sequences), planned.seconds};
   });
 }
 
@@ -77,8 +96,9 @@ PlannedBatch PlannedBatches::next() {
   PlannedBatch batch = reading_.get();
   ++next_;
   if (next_ > last_step_) return batch;
-  start_reading(agree(next_));
+  Planned planned = agree(next_);
   start_planning(next_ + 1);
+  start_reading(std::move(planned));
   return batch;
 }
 

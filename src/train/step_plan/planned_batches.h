@@ -1,7 +1,6 @@
 // The plans of steps and the sequences that they give to this rank, made ahead of time.
 #pragma once
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <future>
 #include <vector>
@@ -23,43 +22,52 @@ namespace cairn::train {
 struct PlannedBatch {
   parallel::StepPlan plan;
   mesh::Batch sequences;
+  double planning_s = 0;  // what planning took, on the rank that plans; 0 elsewhere
 };
 
-// While a step runs, rank 0 of the pool plans the step after the next one on a thread, and every rank reads its sequences of the next one
-// on a thread. Between two steps the plan is broadcast: planners measure and may be timed, so no two ranks plan.
+// While a step runs, the first rank of the step group plans the step after the next one on a thread, and every rank reads its sequences of
+// the next one on a thread. Between two steps the plan is broadcast: planners have measured costs and time limits, so no two ranks plan.
+// Every rank puts the lengths of its own data into the plan and hashes it; ranks with other data or another plan end the run.
 //
-//   step s     passes of s | rank 0 plans s + 2 | all read s + 1
-//   then       broadcast the plan of s + 2, hash it, read its sequences
+//   step s     passes of s | the first rank plans s + 2 | all read s + 1
+//   then       broadcast the plan of s + 2, compare hashes, read its sequences
 class PlannedBatches {
  public:
-  // Plans a step from the lengths of its sequences, by place. On rank 0 of the pool only, and on a thread: it must not communicate.
+  // Plans a step from the lengths of its sequences, by place. On the first rank only, and on a thread: it must not communicate.
   using Planner = std::function<parallel::StepPlan(int64_t step, const std::vector<parallel::PlannedSequence>& sequences)>;
 
-  // `pool`: the ranks that share the sequences of a step group out, in mesh order; a group of its own for this purpose. `record`: rank 0 of
-  // the pool appends its plans there, one line each; empty: nobody does. Starts at `from`. Borrows everything.
-  PlannedBatches(comm::Group& pool, const data::BatchSource& source, const data::Dataset& dataset, Planner planner,
-                 const data::BatchIndex& from, int64_t last_step, std::filesystem::path record);
+  struct Parts {
+    comm::Group& step_group;  // a group of its own for this purpose
+    int pool_rank = 0;        // this rank's place among those that share the sequences out; ranks along tp have the same one
+    int pool_ranks = 1;
+    const data::BatchSource& source;
+    const data::Dataset& dataset;
+    Planner planner;
+  };
+
+  // Starts at `from`. Borrows everything but the planner. Collective over the step group, as next() is.
+  PlannedBatches(Parts parts, const data::BatchIndex& from, int64_t last_step);
   ~PlannedBatches();
 
-  // The next step. Collective over the pool.
   PlannedBatch next();
 
  private:
+  struct Planned {
+    parallel::StepPlan plan;
+    double seconds = 0;
+  };
   std::vector<int64_t> ids_of(int64_t step) const;  // of the step group's samples, by place
   void start_planning(int64_t step);
-  parallel::StepPlan agree(int64_t step);  // takes the plan from rank 0, on all ranks
-  void start_reading(parallel::StepPlan plan);
+  Planned agree(int64_t step);  // takes the plan from the first rank, on all ranks
+  void compare(const parallel::StepPlan& plan) const;
+  void start_reading(Planned planned);
 
-  comm::Group& pool_;
-  const data::BatchSource& source_;
-  const data::Dataset& dataset_;
-  const Planner planner_;
+  const Parts parts_;
   const data::BatchIndex from_;
   const int64_t last_step_;
-  const std::filesystem::path record_;
   int64_t next_;
-  std::future<parallel::StepPlan> planning_;  // of the step after the one that is read; not valid on other ranks
-  std::future<PlannedBatch> reading_;         // of next_
+  std::future<Planned> planning_;      // of the step after the one that is read; not valid on other ranks
+  std::future<PlannedBatch> reading_;  // of next_
 };
 
 }  // namespace cairn::train

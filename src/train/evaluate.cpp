@@ -24,8 +24,7 @@ HeldOut evaluate_held_out(Job& job, const std::function<void(double done)>& prog
   const ScopedGlobalParameters global(job);
   const data::BatchRange share = job.shares.within_step_group(count);
   const size_t measured = job.engine.objective->measures().size();
-  std::vector<double> sums(3 + measured);  // loss, its denominator, samples, the objective's measures
-  sums[2] = static_cast<double>(share.count) * job.shares.data_share;
+  std::vector<double> sums(2 + measured);  // loss, its denominator, the objective's measures
   for (const data::BatchRange& part : data::micro_batches(share.count, job.engine.micro_batching.samples,
                                                           (count + job.shares.step_group_ranks - 1) / job.shares.step_group_ranks)) {
     std::vector<int64_t> ids(static_cast<size_t>(part.count));
@@ -35,7 +34,7 @@ HeldOut evaluate_held_out(Job& job, const std::function<void(double done)>& prog
     sums[0] += losses.sum.item<double>();
     sums[1] += losses.count.to(at::kDouble).item<double>();
     const at::Tensor measures = losses.measures.defined() ? losses.measures.cpu() : at::Tensor();
-    for (size_t i = 0; measures.defined() && i < measured; ++i) sums[3 + i] += measures.const_data_ptr<double>()[i];
+    for (size_t i = 0; measures.defined() && i < measured; ++i) sums[2 + i] += measures.const_data_ptr<double>()[i];
     job.engine.sync->progress({});  // messages of earlier steps
     if (progress) progress(static_cast<double>(part.first + part.count) / static_cast<double>(share.count));
   }
@@ -44,7 +43,7 @@ HeldOut evaluate_held_out(Job& job, const std::function<void(double done)>& prog
                    {comm::Purpose::loss, "held-out loss"})
       .wait_host();
   HeldOut found{.loss = sums[0] / sums[1], .measures = {}, .seconds = base::seconds(job.instruments.wall->now() - begun)};
-  for (size_t i = 0; i < measured; ++i) found.measures.push_back(sums[3 + i] / sums[2]);
+  for (size_t i = 0; i < measured; ++i) found.measures.push_back(sums[2 + i] / sums[1]);
   return found;
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/memory_scope.h"
 #include "kernels/aten.h"
 #include "mesh/chunked_gradients.h"
 #include "model/block.h"
@@ -194,6 +195,7 @@ class WholeGradients {
 
  private:
   at::Tensor room_for(const at::Tensor& part) const {
+    const base::MemoryScope scope("stream", "gradients of inputs");
     std::vector<int64_t> sizes = part.sizes().vec();
     sizes[1] = out_.front().second.size(1);
     return at::empty(sizes, part.options());

@@ -17,6 +17,7 @@ std::vector<BenchRow> bench_overlap(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_parallel(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_placements(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_snapshot(const BenchOptions&, base::Log&);
+std::vector<BenchRow> bench_stream(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_tokenizer(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_train_cpu(const BenchOptions&, base::Log&);
 
@@ -62,6 +63,9 @@ const std::vector<Bench>& benches() {
        "Saving and restoring a sharded state on 2 and 4 ranks against torch.distributed.checkpoint (FSDP2, Gloo): stall, flush, cold "
        "restore.",
        bench_snapshot},
+      {"stream",
+       "A pass in slices along the sequence against recomputation by block with whole logits: peak memory of activations, time.",
+       bench_stream},
       {"tokenizer", "Encoding on one thread against the PyPI package `tokenizers`: three patterns, MB/s; --data FILE for another text.",
        bench_tokenizer},
       {"train-cpu", "Training on this CPU against PyTorch, eager and compiled: tokens/s, time to the first step, peak memory.",

@@ -135,7 +135,7 @@ TEST(Stream, VerifyFindsSlicesThatForgetLaterOnes) {
   const auto trace = [](const Sets& sets, const std::string& plant) {
     LayoutTrace found;
     harness::on_ranks(2, [&](comm::World& world) {
-      LayoutTrace own = trace_layout(world, stream_recipe(with_sets({"mesh.tp=2"}, sets)), {.steps = 1, .plant = plant});
+      LayoutTrace own = trace_layout(world, stream_recipe(with_sets({"mesh.tp=2"}, sets)), {.steps = 1, .plant = plant, .cache = {}});
       if (world.rank() == 0) found = std::move(own);
     });
     return found;

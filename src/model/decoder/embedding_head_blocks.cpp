@@ -265,6 +265,7 @@ class HeadBlock final : public Block {
         : head_(head),
           call_(call),
           in_(in.values),
+          options_(in_.options()),
           rows_(in_.size(0)),
           amax_(in.amax),
           needs_only_codes_(needs_only_codes),
@@ -283,7 +284,7 @@ class HeadBlock final : public Block {
       const int64_t begin = rows_ * part / parts_;
       return {begin, rows_ * (part + 1) / parts_ - begin, needed_[static_cast<size_t>(part)]};
     }
-    at::TensorOptions options() const override { return in_.options(); }
+    at::TensorOptions options() const override { return options_; }
     bool defers_gradient() const override { return needs_only_codes_; }
 
     at::Tensor compute(int64_t part) override {
@@ -337,6 +338,7 @@ class HeadBlock final : public Block {
     const Linear& head_;
     const Call& call_;     // the pass outlives this
     at::Tensor in_, din_;  // of all tokens; the gradient: this rank's terms of its sum over tp
+    at::TensorOptions options_;
     int64_t rows_;
     at::Tensor amax_ /*of in_*/, logits_;
     Operand from_norm_ = {};  // of the last chunk

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "comm/group.h"
 #include "comm/world.h"
 #include "harness/ranks.h"
 #include "kernels/aten.h"

@@ -18,6 +18,7 @@ std::vector<BenchRow> bench_parallel(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_placements(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_snapshot(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_step_plans(const BenchOptions&, base::Log&);
+std::vector<BenchRow> bench_stream(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_tokenizer(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_train_cpu(const BenchOptions&, base::Log&);
 
@@ -66,6 +67,9 @@ const std::vector<Bench>& benches() {
       {"step-plans",
        "Plans of each step (ByteScale, FlexSP) against mesh.cp = 4 for all, documents with a long tail of lengths: tokens/s, planning time.",
        bench_step_plans},
+      {"stream",
+       "A pass in slices along the sequence against recomputation by block with whole logits: peak memory of activations, time.",
+       bench_stream},
       {"tokenizer", "Encoding on one thread against the PyPI package `tokenizers`: three patterns, MB/s; --data FILE for another text.",
        bench_tokenizer},
       {"train-cpu", "Training on this CPU against PyTorch, eager and compiled: tokens/s, time to the first step, peak memory.",

@@ -2,27 +2,21 @@
 // (recompute.mode = full) with whole logits.
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <map>
 #include <memory>
 #include <vector>
 
 #include <fmt/format.h>
 
-#include "base/clock.h"
 #include "base/log.h"
-#include "base/random.h"
 #include "comm/label.h"
 #include "kernels/aten.h"
 #include "memory/host_allocator.h"
-#include "mesh/flat_gradients.h"
-#include "model/decoder/decoder.h"
 #include "model/losses/dpo.h"
 #include "model/losses/grpo.h"
 #include "model/objective.h"
-#include "parallel/pass.h"
 #include "proofs/hand_built.h"
 #include "proofs/layout_run.h"
+#include "proofs/stream_trial.h"
 #include "study/claims.h"
 
 namespace cairn::study {
@@ -30,110 +24,19 @@ namespace {
 
 constexpr int64_t kLength = 2048, kVocab = 32000;
 
-model::DecoderShape shape_of(int64_t vocab, int64_t length) {
-  return {.vocab = vocab, .embed = 256, .layers = 4, .heads = 4, .kv_heads = 2, .head_dim = 64, .mlp = 688, .length = length, .tied = true};
-}
-
-// How a pass is computed.
-struct Way {
-  int64_t slice = 0, head_slice = 0;  // 0: whole sequences, whole logits
-  bool recompute = false;             // every block but the head
-};
-constexpr Way kRecomputation{.recompute = true};
-Way streamed(int64_t slice, int64_t head_slice) { return {.slice = slice, .head_slice = head_slice, .recompute = true}; }
-
-// A model with random weights, the memory of its gradients, and a batch.
-class Trial {
- public:
-  Trial(const model::DecoderShape& shape, at::ScalarType dtype, uint64_t seed, const model::LoraShape& lora = {})
-      : model_(model::make_decoder(shape, lora)),
-        flat_(at::empty({model_->elements()}, dtype)),
-        gradients_(at::zeros_like(flat_)),
-        buffers_(model_->make_buffers(flat_.options())) {
-    model::initialize_parameters(*model_, flat_, base::Random(seed));
-    for (const mesh::NamedTensor& one : model_->layout().views(flat_))
-      if (one.name.ends_with(".lora_B.weight")) one.tensor.fill_(0.02);  // at 0, half of an adapter would have no gradient
-    flat_.mul_(3);
-  }
-
-  struct Outcome {
-    double loss = 0, seconds = 0;
-    int64_t peak_bytes = 0;  // beside weights, gradients and batch
-    std::map<int64_t, int64_t> announced;
-  };
-  Outcome run(const mesh::Batch& batch, const model::Objective& objective, const Way& way) {
-    const mesh::Axes alone;
-    const model::FlatWeights weights(model_->layout(), flat_);
-    mesh::FlatGradients sink(model_->layout(), gradients_, model_->uses());
-    Outcome outcome;
-    sink.begin(1, [&](int64_t index) { ++outcome.announced[index]; });
-    std::vector<bool> recompute;
-    for (const auto& block : model_->blocks()) recompute.push_back(way.recompute && block != model_->blocks().back());
-    const model::PassOptions options{
-        .head_slice = way.head_slice, .slice = way.slice, .draws_by_token = true, .recompute = std::move(recompute)};
-    memory::reset_host_peak();
-    const int64_t before = memory::host_memory().current_bytes;
-    const base::RealClock clock;
-    const auto begun = clock.now();
-    outcome.loss = parallel::execute({.model = *model_,
-                                      .at = weights,
-                                      .buffers = buffers_,
-                                      .axes = alone,
-                                      .batch = batch,
-                                      .objective = objective,
-                                      .into = &sink,
-                                      .weight = 1.0 / static_cast<double>(batch.field("targets").numel()),
-                                      .random = base::Random(5),
-                                      .options = options,
-                                      .recompute = way.recompute})
-                       .sum.item<double>();
-    outcome.seconds = base::seconds(clock.now() - begun);
-    outcome.peak_bytes = memory::host_memory().peak_bytes - before;
-    sink.finish();
-    return outcome;
-  }
-
-  // The largest relative distance of any parameter's gradient from `whole`.
-  double apart(const at::Tensor& whole) const {
-    const mesh::FlatLayout layout = model_->layout();
-    double most = 0, largest = 0;
-    for (size_t i = 0; i < layout.pieces.size(); ++i)
-      largest = std::max(largest, layout.view(whole, {static_cast<int32_t>(i)}).norm().item<double>());
-    for (size_t i = 0; i < layout.pieces.size(); ++i) {
-      const mesh::ParamId id{static_cast<int32_t>(i)};
-      const double size = std::max(layout.view(whole, id).norm().item<double>(), 1e-3 * largest);
-      most = std::max(most, (layout.view(gradients_, id) - layout.view(whole, id)).norm().item<double>() / size);
-    }
-    return std::isnan(most) ? std::numeric_limits<double>::infinity() : most;
-  }
-  const at::Tensor& gradients() const { return gradients_; }
-
- private:
-  std::unique_ptr<model::Model> model_;
-  at::Tensor flat_, gradients_;
-  model::Buffers buffers_;
-};
-
-mesh::Batch text(uint64_t seed, int64_t samples, int64_t length, int64_t vocab) {
-  mesh::Batch batch = random_tokens({.seed = seed, .samples = samples, .length = length, .vocab = vocab});
-  for (int64_t i = 0; i < samples; ++i)  // prompts of several lengths, which have no loss
-    batch.field("targets")[i].narrow(0, 0, length / (3 + i)).fill_(-100);
-  return batch;
-}
-
 // 1. Every parameter's gradient against that of whole sequences.
 void exactness(const ProofOptions& options, Findings& findings, base::Log& log) {
   constexpr int64_t kSmallVocab = 512;
   const auto compare = [&](const std::string& what, const model::DecoderShape& shape, const mesh::Batch& batch,
-                           const model::Objective& objective, const std::vector<Way>& ways, const model::LoraShape& lora = {}) {
+                           const model::Objective& objective, const std::vector<StreamWay>& ways, const model::LoraShape& lora = {}) {
     for (const auto& [dtype, bound] : {std::pair{at::kDouble, 1e-10}, {at::kFloat, 1e-5}}) {
-      Trial trial(shape, dtype, options.seed, lora);
+      StreamTrial trial(shape, dtype, options.seed, lora);
       const double loss = trial.run(batch, objective, {}).loss;
       const at::Tensor whole = trial.gradients().clone();
       double most = 0;
       int64_t twice = 0;
-      for (const Way& way : ways) {
-        const Trial::Outcome outcome = trial.run(batch, objective, way);
+      for (const StreamWay& way : ways) {
+        const StreamTrial::Outcome outcome = trial.run(batch, objective, way);
         most = std::max({most, std::abs(outcome.loss / loss - 1), trial.apart(whole)});
         for (const auto& [index, times] : outcome.announced) twice += times != 1;
       }
@@ -144,20 +47,20 @@ void exactness(const ProofOptions& options, Findings& findings, base::Log& log) 
                        0);
     }
   };
-  const model::DecoderShape shape = shape_of(kSmallVocab, kLength);
+  const model::DecoderShape shape = stream_shape(kSmallVocab, kLength);
   const auto next_token = model::make_next_token();
-  const std::vector<Way> all{streamed(kLength, kLength), streamed(700, 100), streamed(64, 7)}, one{streamed(700, 100)};
-  compare("SFT with prompts, slices 2048, 700, 64", shape, text(options.seed, 1, kLength, kSmallVocab), *next_token, all);
+  const std::vector<StreamWay> all{streamed(kLength, kLength), streamed(700, 100), streamed(64, 7)}, one{streamed(700, 100)};
+  compare("SFT with prompts, slices 2048, 700, 64", shape, stream_batch(options.seed, 1, kLength, kSmallVocab), *next_token, all);
 
   constexpr int64_t kShort = 900;
-  model::DecoderShape dropped = shape_of(kSmallVocab, kShort);
+  model::DecoderShape dropped = stream_shape(kSmallVocab, kShort);
   dropped.dropout = 0.1;
-  compare("dropout 0.1, slices 700, 64", dropped, text(options.seed, 2, kShort, kSmallVocab), *next_token,
+  compare("dropout 0.1, slices 700, 64", dropped, stream_batch(options.seed, 2, kShort, kSmallVocab), *next_token,
           {streamed(700, 100), streamed(64, 7)});
-  const model::DecoderShape less = shape_of(kSmallVocab, kShort);
-  compare("LoRA", less, text(options.seed, 2, kShort, kSmallVocab), *next_token, one,
+  const model::DecoderShape less = stream_shape(kSmallVocab, kShort);
+  compare("LoRA", less, stream_batch(options.seed, 2, kShort, kSmallVocab), *next_token, one,
           {.rank = 4, .alpha = 8, .targets = {"q_proj", "v_proj", "down_proj"}});
-  mesh::Batch padded = text(options.seed, 3, kShort, kSmallVocab);
+  mesh::Batch padded = stream_batch(options.seed, 3, kShort, kSmallVocab);
   const at::Tensor documents = at::zeros({3, kShort}, at::kLong), positions = at::zeros_like(documents);
   for (int64_t i = 0; i < 3; ++i) {
     const int64_t padding = 50 + 200 * i;
@@ -168,12 +71,12 @@ void exactness(const ProofOptions& options, Findings& findings, base::Log& log) 
   padded.fields["positions"] = {positions};
   compare("left padding", less, padded, *next_token, one);
 
-  mesh::Batch pairs = text(options.seed, 6, 400, kSmallVocab);
+  mesh::Batch pairs = stream_batch(options.seed, 6, 400, kSmallVocab);
   pairs.ids = at::arange(3);
   for (const char* name : {"tokens", "targets"}) pairs.fields[name].shape = mesh::Field::Shape::rows;
   pairs.fields["reference"] = {at::linspace(900, 1100, 6, at::kDouble), mesh::Field::Shape::whole};
   compare("DPO, 3 pairs", less, pairs, *model::make_dpo({.beta = 0.01}), {streamed(150, 100), streamed(64, 7)});
-  mesh::Batch rollouts = text(options.seed, 3, 400, kSmallVocab);
+  mesh::Batch rollouts = stream_batch(options.seed, 3, 400, kSmallVocab);
   rollouts.fields["advantages"] = {at::tensor({1.0, -0.8, 0.3}, at::kDouble)};
   rollouts.fields["old_log_probs"] = {at::full({3, 400}, -std::log(kSmallVocab), at::kDouble)};
   rollouts.fields["reference_log_probs"] = {at::full({3, 400}, -std::log(kSmallVocab) - 0.1, at::kDouble)};
@@ -186,9 +89,9 @@ void exactness(const ProofOptions& options, Findings& findings, base::Log& log) 
 // 2. The peak of a pass beside weights and gradients, of one sequence in fp32.
 void memory_peaks(const ProofOptions& options, Findings& findings, base::Log& log) {
   const auto next_token = model::make_next_token();
-  const auto peak = [&](int64_t vocab, int64_t length, const Way& way) {
-    Trial trial(shape_of(vocab, length), at::kFloat, options.seed);
-    const mesh::Batch batch = text(options.seed, 1, length, vocab);
+  const auto peak = [&](int64_t vocab, int64_t length, const StreamWay& way) {
+    StreamTrial trial(stream_shape(vocab, length), at::kFloat, options.seed);
+    const mesh::Batch batch = stream_batch(options.seed, 1, length, vocab);
     trial.run(batch, *next_token, way);
     return static_cast<double>(trial.run(batch, *next_token, way).peak_bytes);
   };
@@ -211,9 +114,9 @@ void memory_peaks(const ProofOptions& options, Findings& findings, base::Log& lo
 // 3. Time.
 void speed(const ProofOptions& options, Findings& findings, base::Log& log) {
   const auto next_token = model::make_next_token();
-  Trial trial(shape_of(kVocab, kLength), at::kFloat, options.seed);
-  const mesh::Batch batch = text(options.seed, 1, kLength, kVocab);
-  const Way slices = streamed((kLength + 2) / 3, 256);
+  StreamTrial trial(stream_shape(kVocab, kLength), at::kFloat, options.seed);
+  const mesh::Batch batch = random_tokens({.seed = options.seed, .samples = 1, .length = kLength, .vocab = kVocab});  // all are targets
+  const StreamWay slices = streamed((kLength + 2) / 3, 256);
   std::vector<double> ratios, baseline;
   for (int round = 0; round < 6; ++round) {  // interleaved; the first warms up
     const double whole = trial.run(batch, *next_token, kRecomputation).seconds, sliced = trial.run(batch, *next_token, slices).seconds;

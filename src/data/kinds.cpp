@@ -10,7 +10,8 @@ namespace {
 const std::vector<DataNeeds>& kinds() {
   static const std::vector<DataNeeds> list{
       {.name = "text", .tokens = true, .built_in = "the built-in stories"},
-      {.name = "preference", .tokens = true, .pairs = true},
+      {.name = "preference", .tokens = true, .pairs = true, .records = "\"chosen\" and \"rejected\""},
+      {.name = "rollouts", .tokens = true, .rollouts = true, .records = "\"tokens\", \"prompt\" and \"advantage\""},
       {.name = "spirals", .features = 2, .classes = 3, .built_in = "the built-in spirals"},
   };
   return list;

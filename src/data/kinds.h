@@ -11,11 +11,14 @@ struct DataNeeds {
   std::string name;                   // in data.kind
   bool tokens = false;                // samples are token ids from a tokenizer; false: labelled examples
   bool pairs = false;                 // a sample is a chosen and a rejected answer; training compares them with a frozen reference model
+  bool rollouts = false;              // a sample is an answer that a policy gave, with its advantage and log-probabilities
   int64_t features = 0, classes = 0;  // of labelled examples
   std::string built_in = {};          // what it is where no file is named: "the built-in stories"; empty: a file must be named
+  std::string records = {};           // what the lines of such a file have
 
-  int64_t sequences() const { return pairs ? 2 : 1; }  // that a model reads of one sample
-  bool is_text() const { return tokens && !pairs; }    // plain text: perplexity is defined
+  int64_t sequences() const { return pairs ? 2 : 1; }             // that a model reads of one sample
+  bool is_text() const { return tokens && !pairs && !rollouts; }  // plain text: perplexity is defined
+  bool length_varies() const { return pairs || rollouts; }        // a batch is as long as its longest sample
 };
 
 // The entry called `kind`. Refuses an unknown name and suggests the nearest.

@@ -2,10 +2,36 @@
 
 #include <utility>
 
+#include "base/log.h"
+#include "base/text.h"
 #include "data/corpus/source_tokens.h"
+#include "data/samples/rollout_dataset.h"
 #include "data/samples/spirals.h"
 
 namespace cairn::data {
+namespace {
+
+OpenedData open_rollouts(const DataOptions& data, const CorpusOptions& options, base::Log& log) {
+  check_rollouts(data);
+  OpenedData opened{.tokenizer = tokenizer_of_rollouts(data), .length = data.length};
+  const DataCache cache(options.cache_folder, log, options.stop);
+  for (const Source& source : find_sources(data)) {
+    opened.origin += (opened.origin.empty() ? "" : "; ") + source.origin;
+    opened.digest = combine({opened.digest, content_hash(source, cache)});
+  }
+  auto samples = std::make_unique<RolloutDataset>(
+      read_rollouts(data, opened.tokenizer->vocab_size()),
+      SampleOptions{
+          .length = data.length, .held_out_fraction = options.held_out_fraction, .padding = opened.tokenizer->end_of_text()},
+      opened.origin);
+  if (samples->left_out() > 0)
+    log.warn("{}: {} left out: the prompt alone fills data.length = {}", opened.origin, base::plural(samples->left_out(), "rollout"),
+             data.length);
+  opened.samples = std::move(samples);
+  return opened;
+}
+
+}  // namespace
 
 OpenedData open_data(const DataOptions& data, const CorpusOptions& options, base::Log& log) {
   if (const DataNeeds& needs = data.needs(); !needs.tokens)
@@ -13,6 +39,7 @@ OpenedData open_data(const DataOptions& data, const CorpusOptions& options, base
             .features = needs.features,
             .classes = needs.classes,
             .origin = needs.built_in};
+  if (data.needs().rollouts) return open_rollouts(data, options, log);
   Corpus corpus = open_corpus(data, options, log);
   uint64_t all = 0;
   for (const auto& row : corpus.token_streams) all = combine({all, digest(*row)});

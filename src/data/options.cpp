@@ -11,7 +11,8 @@ base::Schema<DataOptions> data_schema() {
       "data",
       "The training data: sources, tokenizer, packing and order of samples.",
       {{"kind", &O::kind,
-        "What the samples are: text, preference pairs (a chosen and a rejected answer), or points on spirals for a classifier.",
+        "What the samples are: text, preference pairs (a chosen and a rejected answer), rollouts (answers of a policy with advantages, for "
+        "GRPO), or points on spirals for a classifier.",
         base::one_of(data_kinds())},
        {"path", &O::path, "A file, a folder or a pattern (texts/*.jsonl); empty: the built-in stories.", base::path()},
        {"sources", &O::sources, "Several paths instead of `path`: a mixture.", base::path()},

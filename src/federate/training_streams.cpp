@@ -33,6 +33,7 @@ constexpr train::Limit kLimits[] = {
     {train::Feature::sync_check, "workers wait for their device: leave it out"},
     {train::Feature::running_statistics, "samples are computed several times, by some workers in vain: set model.batch_norm to false"},
     {train::Feature::pairs, "pairs of answers are trained by plain gradients: use cairn train"},
+    {train::Feature::rollouts, "answers with advantages are trained by plain gradients: use cairn train"},
 };
 
 void check(const train::Job& job) {

@@ -80,10 +80,14 @@ class CrossEntropy final : public Objective {
   // Chunk by chunk. Each chunk goes back as its gradient, or as logits with the recipe for its gradient.
   static at::Tensor losses_of(ChunkedLogits& parts, const at::Tensor& targets, const at::Tensor& scale, const at::Tensor& amax) {
     const at::Tensor loss = at::empty({targets.numel()}, scale.options());
-    for (int64_t part = 0, begin = 0; part < parts.chunks(); ++part) {
-      const at::Tensor logits = parts.compute(part);
-      const int64_t count = logits.size(0);
+    for (int64_t part = 0; part < parts.chunks(); ++part) {
+      const auto [begin, count, needed] = parts.rows(part);
       const at::Tensor of_part = loss.narrow(0, begin, count);
+      if (!needed) {
+        of_part.zero_();
+        continue;
+      }
+      const at::Tensor logits = parts.compute(part);
       const DeferredLogitsGradient how{.lse = at::empty_like(of_part),
                                        .targets = targets.narrow(0, begin, count),
                                        .scale = scale.numel() == 1 ? scale : scale.narrow(0, begin, count)};
@@ -93,7 +97,6 @@ class CrossEntropy final : public Objective {
       else
         kernels::cross_entropy_and_gradient(of_part, how.lse, logits, how.targets, how.scale);
       parts.accept_gradient(part, amax, later ? &how : nullptr);
-      begin += count;
     }
     return loss;
   }

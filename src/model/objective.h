@@ -17,7 +17,7 @@ struct Losses {
   at::Tensor count = {};       // 0-dim: tokens or samples with a loss
   at::Tensor per_sample = {};  // [samples]: the sum and the count of each
   at::Tensor per_sample_count = {};
-  at::Tensor measures = {};  // double [n]: sums over the samples of Objective::measures; undefined where there are none
+  at::Tensor measures = {};  // double [n]: sums of Objective::measures; undefined where there are none
 };
 
 // A training objective: from outputs and batch to losses and the gradients of the outputs. Stateless.
@@ -29,7 +29,7 @@ class Objective {
 
   virtual ~Objective() = default;
   virtual Separates separates() const = 0;
-  // Further metrics, by name. The run reports their means over the samples.
+  // Further metrics, by name. The run divides their sums by the count of the loss.
   virtual std::vector<std::string> measures() const { return {}; }
   // Whether "logits" may be a ChunkedLogits, with gradients and without.
   virtual bool reads_chunks() const { return false; }

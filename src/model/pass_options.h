@@ -13,6 +13,12 @@ class Fp8LinearLayers;
 //   off        each rank keeps all of it; a value in parts is gathered in forward
 enum class PartitionActivations { automatic, on, off };
 
+// Mistakes that a test can plant, as data, to see that it finds them.
+struct SliceMistakes {
+  bool forget_later_slices = false;  // StreamBP: the gradients of a slice's keys lack what later slices have added
+  bool operator==(const SliceMistakes&) const = default;
+};
+
 // How the passes of a run are computed: the same for every pass, decided once when the run is built. The trainer holds one by value; a
 // pass and the calls of its blocks refer to it.
 struct PassOptions {
@@ -21,7 +27,9 @@ struct PassOptions {
   bool overlap_residual_sums = true;     // tensor.overlap_residual_sums: a block may return while its all-reduce along tp is in flight
   int64_t loss_chunks = 1;               // chunked cross entropy: the logits of a pass with gradients are computed in this many chunks
   int64_t head_slice = 0;                // the same by size: at most so many tokens in a chunk; 0: no bound
+  bool skip_unneeded_logits = false;     // chunks of rows without a target are not computed. On a GPU the host waits to learn which.
   int64_t slice = 0;                     // StreamBP: layers compute so many tokens of each sequence at a time; 0: whole sequences
+  SliceMistakes slice_mistakes = {};
   const Fp8LinearLayers* fp8 = nullptr;  // which linear layers multiply in fp8 in passes with gradients; null: none. Borrowed.
 
   // Read by the executor of a pass.

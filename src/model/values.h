@@ -19,11 +19,17 @@ struct DeferredLogitsGradient {
 };
 
 // Chunked cross entropy: logits that never exist as a whole. The head block makes one; the loss calls, for each chunk in order, compute()
-// and then accept_gradient(). All chunks share one buffer. compute() may be called for all chunks before that, for losses alone.
+// and then accept_gradient(). All chunks share one buffer. compute() may be called for all chunks before that, for losses alone. Chunks that
+// are not needed are left out in both.
 class ChunkedLogits {
  public:
   virtual ~ChunkedLogits() = default;
   virtual int64_t chunks() const = 0;
+  struct Rows {
+    int64_t begin, count;
+    bool needed;  // false: none of them has a target, so their losses and gradients are 0
+  };
+  virtual Rows rows(int64_t chunk) const = 0;
   virtual at::TensorOptions options() const = 0;  // dtype and device of the logits
   virtual at::Tensor compute(int64_t chunk) = 0;  // logits [rows of the chunk, vocab]; valid until the next call
   virtual bool defers_gradient() const = 0;       // as Value::defers_gradient

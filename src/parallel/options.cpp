@@ -108,9 +108,10 @@ base::Schema<RecomputeOptions> recompute_schema() {
         kRecomputeModeNames},
        {"modules", &O::modules, "Names of blocks for selective, with * for anything: [\"*.mlp\"]; empty: all."},
        {"every", &O::every, "Of those, every n-th.", base::at_least(1)},
-       {"budget_mib", &O::budget_mib, "Activations that one micro-batch may keep on a rank.", base::at_least(0)},
+       {"budget_mib", &O::budget_mib, "Activations that one micro-batch may keep on a rank (budget), or have at once (stream).", base::at_least(0)},
        {"slice", &O::slice,
-        "With mode = stream: tokens of each sequence that layers compute at a time. Less takes less memory; 0: a third of the sequence.",
+        "With mode = stream: tokens of each sequence that layers compute at a time. Less takes less memory; 0: as many as budget_mib allows, "
+        "or a third of the sequence where that is 0.",
         base::at_least(0)},
        {"head_slice", &O::head_slice, "With mode = stream: tokens whose logits exist at a time. 0: all.", base::at_least(0)},
        {"except_last", &O::except_last,

@@ -25,8 +25,7 @@ HeldOut evaluate_held_out(Job& job, const std::function<void(double done)>& prog
   const ScopedGlobalParameters global(job);
   const data::BatchRange share = job.shares.within_step_group(count);
   const size_t measured = job.engine.objective->measures().size();
-  std::vector<double> sums(3 + measured);  // loss, its denominator, samples, the objective's measures
-  sums[2] = static_cast<double>(share.count) * job.shares.data_share;
+  std::vector<double> sums(2 + measured);  // loss, its denominator, the objective's measures
   const int64_t micro_batch = job.planner ? 1 : job.engine.micro_batching.samples;  // sequences of any length: one by one
   for (const data::BatchRange& part :
        data::micro_batches(share.count, micro_batch, (count + job.shares.step_group_ranks - 1) / job.shares.step_group_ranks)) {
@@ -38,7 +37,7 @@ HeldOut evaluate_held_out(Job& job, const std::function<void(double done)>& prog
     sums[0] += losses.sum.item<double>();
     sums[1] += losses.count.to(at::kDouble).item<double>();
     const at::Tensor measures = losses.measures.defined() ? losses.measures.cpu() : at::Tensor();
-    for (size_t i = 0; measures.defined() && i < measured; ++i) sums[3 + i] += measures.const_data_ptr<double>()[i];
+    for (size_t i = 0; measures.defined() && i < measured; ++i) sums[2 + i] += measures.const_data_ptr<double>()[i];
     job.engine.sync->progress({});  // messages of earlier steps
     if (progress) progress(static_cast<double>(part.first + part.count) / static_cast<double>(share.count));
   }
@@ -47,7 +46,7 @@ HeldOut evaluate_held_out(Job& job, const std::function<void(double done)>& prog
                    {comm::Purpose::loss, "held-out loss"})
       .wait_host();
   HeldOut found{.loss = sums[0] / sums[1], .measures = {}, .seconds = base::seconds(job.instruments.wall->now() - begun)};
-  for (size_t i = 0; i < measured; ++i) found.measures.push_back(sums[3 + i] / sums[2]);
+  for (size_t i = 0; i < measured; ++i) found.measures.push_back(sums[2 + i] / sums[1]);
   return found;
 }
 

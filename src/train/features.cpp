@@ -92,6 +92,7 @@ void add_model(const Settings& s, std::vector<UsedFeature>& used) {
   if (s.model.batch_norm) used.push_back({Feature::running_statistics, "model.batch_norm = true"});
   if (s.data.packing == data::Packing::sequences) used.push_back({Feature::sequences, "data.packing = sequences"});
   if (s.data.needs().pairs) used.push_back({Feature::pairs, fmt::format("data.kind = {}", s.data.kind)});
+  if (s.data.needs().rollouts) used.push_back({Feature::rollouts, fmt::format("data.kind = {}", s.data.kind)});
 }
 
 const UsedFeature* find(std::span<const UsedFeature> used, Feature feature) {

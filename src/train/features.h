@@ -46,6 +46,7 @@ enum class Feature {
   unequal_passes,      // ranks run different numbers of passes in a step
   sequences,           // samples as long as their documents
   pairs,               // data of answer pairs
+  rollouts,            // data of answers with advantages
 };
 
 // One feature that a recipe uses, as the recipe spells it: "mesh.tp = 2".

@@ -115,6 +115,13 @@ LayoutTrace trace_layout(comm::World& world, base::Recipe recipe, const LayoutTr
       base::fail_input("--plant {}: this layout merges no partial results of attention: use mesh.cp above 1 with context.form = ring",
                        kPlantedMerge);
     job->engine.context.mistakes.skip_merge = true;
+  } else if (options.plant == kPlantedSlice) {
+    const int64_t slice = job->engine.options.slice;
+    if (slice == 0 || slice >= job->data.length || job->config.plan.mesh.extent("cp") > 1)
+      base::fail_input("--plant {}: no layer of this layout adds up gradients of keys slice by slice: use recompute.mode = stream with a "
+                       "recompute.slice below data.length, without mesh.cp",
+                       kPlantedSlice);
+    job->engine.options.slice_mistakes.forget_later_slices = true;
   } else if (!options.plant.empty()) {
     int64_t found = job->engine.store->reducer().skip_copy_reduction(options.plant) ? 1 : 0;
     world.everyone().all_reduce({&found, 1, comm::Dtype::i64}, comm::Reduce::sum, {comm::Purpose::control, "plant"}).wait_host();

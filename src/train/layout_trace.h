@@ -46,10 +46,13 @@ struct LayoutTrace {
 // LayoutTraceOptions::plant: ring forms of context attention drop a partial result that they should merge.
 inline constexpr const char* kPlantedMerge = "context.merge";
 
+// LayoutTraceOptions::plant: layers in slices (recompute.mode = stream) forget what later slices add to the gradients of keys.
+inline constexpr const char* kPlantedSlice = "stream.keys";
+
 struct LayoutTraceOptions {
   int64_t steps = 1;
   bool tensors = true;  // false records losses and norms only, which is faster
-  // Plants an error to be found: the gradient of this parameter is not summed over its copies; or kPlantedMerge.
+  // Plants an error to be found: the gradient of this parameter is not summed over its copies; or kPlantedMerge, or kPlantedSlice.
   std::string plant;
   std::string cache;                                     // the folder of tokenized data
   std::shared_ptr<const parallel::Plan> plan = nullptr;  // decides the layout (given_plan.h); null: the recipe's keys do

@@ -6,7 +6,6 @@
 #include "data/corpus.h"
 #include "data/samples/packing.h"
 #include "kernels/aten.h"
-#include "model/losses/dpo.h"
 #include "model/trainable.h"
 #include "optim/needs.h"
 #include "optim/optimizer.h"
@@ -42,18 +41,30 @@ model::BuiltModel task_of(const Settings& s) {
   return model::build_model(s.model, {.vocab = shape.vocab, .length = s.data.length}, shape, lora_of(s.lora));
 }
 
+// recompute.slice, or what it is by default: the largest that recompute.budget_mib allows, else as slice_tokens says.
+int64_t slice_of(const Settings& s, const model::Model& model, const parallel::Plan& plan, int64_t length,
+                 const parallel::ActivationSetup& setup) {
+  const parallel::RecomputeOptions& again = s.layout.recompute;
+  if (again.mode != parallel::RecomputeMode::stream || again.slice > 0 || again.budget_mib == 0)
+    return parallel::slice_tokens(again, length);
+  return parallel::slice_within(static_cast<int64_t>(again.budget_mib * (1 << 20)), model, setup, length,
+                                parallel::rank_of_blocks(plan, model.blocks().size()));
+}
+
 parallel::ActivationSetup keeping(const Settings& s, const model::Model& model, const parallel::Plan& plan, int64_t length, bool on_gpu,
                                   const model::Fp8LinearLayers* fp8) {
   const int64_t rows = s.data.needs().sequences(), tokens = pass_tokens(s, plan, length) * rows;
-  const int64_t slice = parallel::slice_tokens(s.layout.recompute, length), head_slice = parallel::head_slice_tokens(s.layout.recompute);
+  const int64_t head_slice = parallel::head_slice_tokens(s.layout.recompute);
   const int64_t head_slices = head_slice > 0 ? (tokens + head_slice - 1) / head_slice : 1;
-  return {.tokens = tokens,
-          .share = 1.0 / (plan.mesh.extent("tp") * plan.mesh.extent("cp")),  // except inputs that layers gather
-          .element_bytes = s.train.precision == Precision::bf16 ? 2 : 4,
-          .on_gpu = on_gpu && plan.mesh.extent("tp") == 1,  // tensors that are gathered along tp are kept
-          .fp8 = fp8,
-          .loss_chunks = std::max(head_slices, loss_chunks_of(s, model, plan, length, on_gpu)),
-          .slices = slice > 0 ? (length + slice - 1) / slice : 0};
+  parallel::ActivationSetup setup{.tokens = tokens,
+                                  .share = 1.0 / (plan.mesh.extent("tp") * plan.mesh.extent("cp")),  // except inputs that layers gather
+                                  .element_bytes = s.train.precision == Precision::bf16 ? 2 : 4,
+                                  .on_gpu = on_gpu && plan.mesh.extent("tp") == 1,  // tensors that are gathered along tp are kept
+                                  .fp8 = fp8,
+                                  .loss_chunks = std::max(head_slices, loss_chunks_of(s, model, plan, length, on_gpu))};
+  const int64_t slice = slice_of(s, model, plan, length, setup);
+  setup.slices = slice > 0 ? (length + slice - 1) / slice : 0;
+  return setup;
 }
 
 }  // namespace
@@ -86,7 +97,6 @@ planner::StepRules step_rules(const Settings& s, const model::Model& model, cons
                            .partition_activations = s.layout.memory.partition_activations,
                            .scatter_boundaries = s.layout.pipeline.scatter_boundaries,
                            .prefetch_blocks = s.layout.memory.prefetch_blocks,
-                           .slice = parallel::slice_tokens(s.layout.recompute, length),
                            .whole_parameters = !optim::optimizer_needs(s.optim.kind).elementwise(),
                            .split_update = optim::optimizer_needs(s.optim.kind).split,
                            .bucket_bytes = static_cast<int64_t>(s.sync.bucket_mib * (1 << 20)),
@@ -97,9 +107,11 @@ planner::StepRules step_rules(const Settings& s, const model::Model& model, cons
                      optim::elementwise_optimizers());
   if (again.mode != parallel::RecomputeMode::none && again.mode != parallel::RecomputeMode::stage) {
     const std::unique_ptr<model::Fp8LinearLayers> fp8 = fp8_linear_layers(s, model, plan);
-    rules.recompute = parallel::recomputed_blocks(
-        {again.mode, again.modules, again.every, static_cast<int64_t>(again.budget_mib * (1 << 20))}, model,
-        keeping(s, model, plan, length, on_gpu, fp8.get()), parallel::rank_of_blocks(plan, model.blocks().size()));
+    const parallel::ActivationSetup setup = keeping(s, model, plan, length, on_gpu, fp8.get());
+    rules.recompute =
+        parallel::recomputed_blocks({again.mode, again.modules, again.every, static_cast<int64_t>(again.budget_mib * (1 << 20))}, model,
+                                    setup, parallel::rank_of_blocks(plan, model.blocks().size()));
+    rules.slice = slice_of(s, model, plan, length, setup);
   }
   return rules;
 }
@@ -131,7 +143,7 @@ Planned planned(base::Recipe recipe, int ranks, const parallel::Plan* given, boo
   p.batch = {.samples = s.train.global_batch,
              .rows = needs.sequences(),
              .length = needs.tokens ? s.data.length : 1,
-             .length_varies = needs.pairs,
+             .length_varies = needs.length_varies(),
              .documents = data::separates_documents(s.data.packing)};
   parallel::fit_to_model(p.plan, *p.task.model, s.layout.pipeline, p.batch.length, s.layout.place);
   p.context_reason = parallel::settle_context(p.plan, *p.task.model,
@@ -142,7 +154,7 @@ Planned planned(base::Recipe recipe, int ranks, const parallel::Plan* given, boo
                                               links);
   check_placements(s, *p.task.model, p.plan);
   p.rules = step_rules(s, *p.task.model, p.plan, p.batch.length, on_gpu);
-  if (step_method(s).needs.pairs) p.task.objective = model::make_dpo(s.step_options<model::DpoOptions>());
+  if (const auto objective = step_method(s).objective) p.task.objective = objective(s);
   p.rules.measures = static_cast<int64_t>(p.task.objective->measures().size());
   return p;
 }

@@ -12,6 +12,7 @@
 #include "train/steps/coded_step.h"
 #include "train/steps/dpo_step.h"
 #include "train/steps/gradient_step.h"
+#include "train/steps/grpo_step.h"
 #include "train/steps/masha_step.h"
 #include "train/steps/one_byte_step.h"
 
@@ -22,6 +23,7 @@ const std::vector<StepMethod>& step_methods() {
   static const std::vector<StepMethod> list{
       gradient_method(),  // the default
       dpo_method(),       // chosen by preference data
+      grpo_method(),      // chosen by rollouts
       one_byte_method(),  // zeroth-order, one byte per slope
       masha1_method(),    // compressed extragradient, random elements
       masha2_method(),    // compressed extragradient, largest elements
@@ -33,22 +35,24 @@ const std::vector<StepMethod>& step_methods() {
 std::vector<std::string> step_method_names() {
   std::vector<std::string> names;
   for (const StepMethod& method : step_methods())
-    if (!method.needs.pairs) names.push_back(method.name);  // the data chooses those
+    if (!method.needs.chosen_by_data()) names.push_back(method.name);  // the data chooses those
   return names;
 }
 
 std::string step_method_help() {
   std::vector<std::string> parts;
   for (const StepMethod& method : step_methods())
-    if (!method.needs.pairs) parts.push_back(fmt::format("{} ({})", method.name, method.help));
+    if (!method.needs.chosen_by_data()) parts.push_back(fmt::format("{} ({})", method.name, method.help));
   return fmt::format("{}", fmt::join(parts, "; "));
 }
 
 const StepMethod& step_method(const Settings& settings) {
   const std::vector<StepMethod>& all = step_methods();
   const bool by_default = settings.train.method == all.front().name;
+  const data::DataNeeds& data = settings.data.needs();
   const auto found = std::find_if(all.begin(), all.end(), [&](const StepMethod& one) {
-    return by_default && settings.data.needs().pairs ? one.needs.pairs : one.name == settings.train.method;
+    if (by_default && (data.pairs || data.rollouts)) return one.needs.pairs == data.pairs && one.needs.rollouts == data.rollouts;
+    return one.name == settings.train.method;
   });
   if (found == all.end()) base::fail_unknown("train.method", settings.train.method, step_method_names());
   return *found;
@@ -63,6 +67,7 @@ std::vector<Limit> own_passes_limits(std::vector<Limit> more) {
       {Feature::check_every, "compares the gradients of ordinary steps: leave it out"},
       {Feature::bf16_gradients, "the method keeps its own sums in fp32: leave it out"},
       {Feature::pairs, "pairs of answers are trained by gradients: leave train.method out"},
+      {Feature::rollouts, "answers with advantages are trained by gradients: leave train.method out"},
   };
   limits.insert(limits.begin(), more.begin(), more.end());
   return limits;
@@ -86,7 +91,7 @@ void check_island_rule(const StepMethod& method, const std::string& chosen, cons
 void check_step_method(const Settings& settings, const parallel::Plan& plan) {
   const StepMethod& method = step_method(settings);
   const std::string chosen =
-      method.needs.pairs ? fmt::format("data.kind = {}", settings.data.kind) : fmt::format("train.method = {}", method.name);
+      method.needs.chosen_by_data() ? fmt::format("data.kind = {}", settings.data.kind) : fmt::format("train.method = {}", method.name);
   refuse_limits(chosen, method.needs.limits, used_features(settings, plan));
   static constexpr Limit kOwnBatches[] = {{Feature::step_plans, "the method makes passes of its own: use context.plan = fixed"}};
   if (!method.needs.step_plans) refuse_limits(chosen, kOwnBatches, used_features(settings, plan));

@@ -14,6 +14,9 @@
 namespace cairn::comm {
 class World;
 }
+namespace cairn::model {
+class Objective;
+}
 
 namespace cairn::train {
 
@@ -25,6 +28,7 @@ struct StepNeeds {
   bool optimizer = true;   // optim.* updates the parameters; false: the step is an update rule of its own
   bool gpu = true;         // runs on GPUs
   bool pairs = false;      // trains on pairs of answers (data.kind = "preference"), and on nothing else
+  bool rollouts = false;   // trains on answers of a policy (data.kind = "rollouts"), and on nothing else
   bool messages = false;   // islands exchange messages of the method (sync/message_rounds.h); false: parameters or gradients
   bool reference = false;  // keeps a frozen copy of the initial weights (a reference model)
   // Whatever it changes of what snapshots hold, it tells TrainedParameters::barrier first (mesh/write_barrier.h); optimizers do so by
@@ -36,6 +40,8 @@ struct StepNeeds {
   std::vector<int> (*shares)(const Settings& settings, int rank, int ranks) = nullptr;
   // The work of a step in units of a forward pass over its batch. Null: 3 (one forward, and a backward that costs two).
   double (*forward_passes)(const Settings& settings) = nullptr;
+
+  bool chosen_by_data() const { return pairs || rollouts; }
 };
 
 // The limits of a method that makes its own passes: `more`, and the features that only ordinary passes have.
@@ -69,6 +75,8 @@ struct StepMethod {
   StepOptions options = {};
   // Refuses values of the method's own keys that contradict each other or the rest of the recipe; null: nothing to check.
   void (*check)(const Settings& settings, const parallel::Plan& plan) = nullptr;
+  // The objective in place of the model's own, for plans made without a run; null: the model's own.
+  std::unique_ptr<model::Objective> (*objective)(const Settings& settings) = nullptr;
 };
 
 // All methods; the first is the default of train.method.
@@ -77,7 +85,7 @@ const std::vector<StepMethod>& step_methods();
 std::vector<std::string> step_method_names();
 std::string step_method_help();
 
-// The method of a recipe: the one that train.method names, or for preference data the one that trains on pairs.
+// The method of a recipe: the one that train.method names, or for preference data and rollouts the one that trains on them.
 const StepMethod& step_method(const Settings& settings);
 
 // Refuses features that the chosen method does not work with, and runs the `check` of every method.

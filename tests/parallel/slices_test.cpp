@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "base/memory_tags.h"
 #include "base/random.h"
 #include "kernels/fill_normal.h"
@@ -16,6 +17,8 @@
 #include "model/losses/dpo.h"
 #include "model/losses/grpo.h"
 #include "model/objective.h"
+#include "parallel/activations/activation_bytes.h"
+#include "parallel/activations/recompute.h"
 #include "parallel/pass.h"
 #include "parallel/token_batch.h"
 
@@ -105,7 +108,7 @@ at::Tensor slice_weights(const model::Model& model, at::ScalarType dtype) {
   for (const mesh::NamedTensor& one : layout.views(flat))
     if (one.name.ends_with(".bias") || one.name.ends_with(".lora_B.weight"))
       kernels::fill_normal(one.tensor.view({-1}), base::Random(4).for_name(one.name), 0, 0.03);
-  return flat.mul_(10).to(dtype);
+  return flat.mul_(4).to(dtype);
 }
 
 Result run_slices(const model::Model& model, const at::Tensor& flat, const mesh::Batch& batch, const model::Objective& objective,
@@ -117,7 +120,7 @@ Result run_slices(const model::Model& model, const at::Tensor& flat, const mesh:
   model::Buffers buffers = model.make_buffers(flat.options());
   const mesh::Axes alone;
   base::MemoryTags memory;
-  const model::PassOptions options{.head_slice = head_slice, .slice = slice, .draws_by_token = true};
+  const model::PassOptions options{.head_slice = head_slice, .skip_unneeded_logits = true, .slice = slice, .draws_by_token = true};
   result.loss = execute({.model = model,
                          .at = weights,
                          .buffers = buffers,
@@ -137,8 +140,10 @@ Result run_slices(const model::Model& model, const at::Tensor& flat, const mesh:
   return result;
 }
 
-// Every gradient to `tolerance` of its own size, or of the largest where it is small against that.
-void expect_gradients(const model::Model& model, const Result& found, const Result& whole, double tolerance, const std::string& what) {
+// Every gradient to `tolerance` of its own size, or of the largest where it is small against that. `rounded`: the same pass in lower
+// precision, whose own error counts where it is larger.
+void expect_gradients(const model::Model& model, const Result& found, const Result& whole, double tolerance, const std::string& what,
+                      const Result* rounded = nullptr) {
   EXPECT_NEAR(found.loss, whole.loss, tolerance * std::abs(whole.loss)) << what;
   EXPECT_EQ(found.announced.size(), whole.announced.size()) << what << ": each gradient is announced once";
   const mesh::FlatLayout layout = model.layout();
@@ -147,9 +152,10 @@ void expect_gradients(const model::Model& model, const Result& found, const Resu
     largest = std::max(largest, layout.view(whole.flat, {static_cast<int32_t>(i)}).norm().item<double>());
   for (size_t i = 0; i < layout.pieces.size(); ++i) {
     const mesh::ParamId id{static_cast<int32_t>(i)};
-    const double apart = (layout.view(found.flat, id) - layout.view(whole.flat, id)).norm().item<double>();
+    const auto apart = [&](const Result& one) { return (layout.view(one.flat, id) - layout.view(whole.flat, id)).norm().item<double>(); };
     const double size = layout.view(whole.flat, id).norm().item<double>();
-    EXPECT_LE(apart, tolerance * std::max(size, 0.01 * largest)) << what << ": " << layout.pieces[i].name << " of size " << size;
+    EXPECT_LE(apart(found), std::max(tolerance * std::max(size, 0.01 * largest), rounded ? 3 * apart(*rounded) : 0))
+        << what << ": " << layout.pieces[i].name << " of size " << size;
   }
 }
 
@@ -164,10 +170,11 @@ TEST_P(InSlices, GivesTheGradientsOfWholeSequences) {
     for (const int64_t rows : {1, 3}) {
       if (rows == 1 && c.left_padded) continue;
       mesh::Batch batch = rows > 1 ? slice_batch(c, rows) : mesh::slice(slice_batch(c, 3), 1, 2);
-      const Result whole = run_slices(*model, flat, batch, *objective, 0, 0);
+      const Result whole = run_slices(*model, flat.to(at::kDouble), batch, *objective, 0, 0),
+                   rounded = run_slices(*model, flat, batch, *objective, 0, 0);
       for (const auto& [slice, head_slice] : {std::pair<int64_t, int64_t>{kSliceTestLength, 100}, {10, 7}, {7, 23}, {1, 1}})
         expect_gradients(*model, run_slices(*model, flat, batch, *objective, slice, head_slice), whole, tolerance,
-                         std::to_string(rows) + " rows, slices of " + std::to_string(slice));
+                         std::to_string(rows) + " rows, slices of " + std::to_string(slice), &rounded);
     }
   }
 }
@@ -195,6 +202,66 @@ TEST(InSlices, TrainsPairsAndGivenLogProbabilities) {
   check(rollouts, *model::make_grpo({.beta = 0.04}), "by sequence");
   check(rollouts, *model::make_grpo({.normalisation = By::tokens, .beta = 0.04, .temperature = 0.8}), "by token");
   check(rollouts, *model::make_grpo({.normalisation = By::length, .length = 40}), "by length");
+}
+
+// Counts the chunks of logits that are computed.
+class CountNeeded final : public model::Objective {
+ public:
+  CountNeeded(const model::Objective& of, int64_t& needed) : of_(of), needed_(needed) {}
+  Separates separates() const override { return of_.separates(); }
+  bool reads_chunks() const override { return of_.reads_chunks(); }
+  model::Losses evaluate(model::Values& outputs, const mesh::Batch& batch, model::Values* gradients, double weight,
+                         const mesh::Axes& axes) const override {
+    if (const auto chunks = outputs.value("logits").chunked_logits)
+      for (int64_t i = 0; i < chunks->chunks(); ++i) needed_ += chunks->rows(i).needed;
+    return of_.evaluate(outputs, batch, gradients, weight, axes);
+  }
+
+ private:
+  const model::Objective& of_;
+  int64_t& needed_;
+};
+
+TEST(InSlices, LeaveOutLogitsOfRowsWithoutATarget) {
+  const SliceCase c{"llama", slice_shape("llama")};
+  const auto model = model::make_decoder(c.shape);
+  const at::Tensor flat = slice_weights(*model, at::kDouble);
+  for (const auto& objective : {model::make_next_token(), model::make_grpo({.temperature = 0.7})}) {
+    mesh::Batch batch = slice_batch(c, 3);
+    batch.fields["advantages"] = {at::tensor({1.5, -0.7, 0.4}, at::kDouble)};
+    const at::Tensor targets = batch.field("targets"), one = targets[2][5].clone();
+    targets.fill_(-100);
+    const auto check = [&](int64_t chunks) {
+      int64_t needed = 0;
+      const Result found = run_slices(*model, flat, batch, CountNeeded(*objective, needed), 10, 7);
+      EXPECT_EQ(needed, chunks);
+      const Result whole = run_slices(*model, flat, batch, *objective, 0, 0);
+      EXPECT_LE((found.flat - whole.flat).abs().max().item<double>(), 1e-12 * (1 + whole.flat.abs().max().item<double>()));
+      EXPECT_NEAR(found.loss, whole.loss, 1e-12);
+      EXPECT_EQ(found.announced.size(), whole.announced.size());
+    };
+    check(1);  // no target at all: one chunk, for its gradient of 0
+    targets[2][5].copy_(one);
+    check(1);
+    targets[0][0].copy_(one);
+    check(2);
+  }
+}
+
+TEST(InSlices, AreAsLargeAsABudgetAllows) {
+  const auto model = model::make_decoder(slice_shape("llama"));
+  const auto peak = [&](int64_t slices) {
+    const ActivationSetup setup{.tokens = 960, .loss_chunks = 8, .slices = slices};
+    std::vector<bool> recomputed;
+    for (const auto& block : model->blocks()) recomputed.push_back(block->card().sliceable);
+    return peak_activation_bytes(activation_bytes(*model, setup), recomputed);
+  };
+  const ActivationSetup setup{.tokens = 960, .loss_chunks = 8};
+  EXPECT_GT(peak(1), peak(2));
+  EXPECT_EQ(slice_within(static_cast<int64_t>(peak(1)) + 1, *model, setup, 960), 960);
+  EXPECT_EQ(slice_within(static_cast<int64_t>(peak(1)) - 1, *model, setup, 960), 480);
+  EXPECT_EQ(slice_within(static_cast<int64_t>(peak(4)) + 1, *model, setup, 960), 240);
+  EXPECT_THROW(slice_within(1 << 10, *model, setup, 960), Error);
 }
 
 TEST(InSlices, KeepsOneInputForEachLayer) {

@@ -14,7 +14,9 @@
 #include "kernels/aten.h"
 #include "small_decoder.h"
 #include "train/build.h"
+#include "train/layout_trace.h"
 #include "train/refusal.h"
+#include "train/report/memory_report.h"
 #include "train/take_step.h"
 
 namespace cairn::train {
@@ -127,6 +129,48 @@ TEST(Stream, TrainsPreferencePairs) {
       EXPECT_NEAR(sliced.losses[i], whole.losses[i], 1e-5) << (layout.empty() ? "one rank" : layout[0]) << ", step " << i;
     EXPECT_LT((sliced.weights - whole.weights).abs().max().item<double>(), 2e-6) << (layout.empty() ? "one rank" : layout[0]);
   }
+}
+
+TEST(Stream, VerifyFindsSlicesThatForgetLaterOnes) {
+  const auto trace = [](const Sets& sets, const std::string& plant) {
+    LayoutTrace found;
+    harness::on_ranks(2, [&](comm::World& world) {
+      LayoutTrace own = trace_layout(world, stream_recipe(with_sets({"mesh.tp=2"}, sets)), {.steps = 1, .plant = plant, .cache = {}});
+      if (world.rank() == 0) found = std::move(own);
+    });
+    return found;
+  };
+  const LayoutTrace whole = trace({}, "");
+  EXPECT_EQ(first_difference(trace(kSlices, ""), whole, 1e-5).step, 0);
+  const Difference found = first_difference(trace(kSlices, kPlantedSlice), whole, 1e-5);
+  EXPECT_EQ(found.step, 1);
+  EXPECT_THAT(found.what, testing::HasSubstr("the gradient of "));
+}
+
+TEST(Stream, ChoosesSlicesByABudget) {
+  const auto slice_of = [](const Sets& sets) {
+    int64_t slice = 0;
+    harness::on_ranks(1, [&](comm::World& world) {
+      slice = build(world, stream_recipe(with_sets({"data.length=96", "recompute.mode=stream"}, sets)), {}, {})->engine.options.slice;
+    });
+    return slice;
+  };
+  EXPECT_EQ(slice_of({}), 32) << "a third";
+  EXPECT_EQ(slice_of({"recompute.slice=50", "recompute.budget_mib=1"}), 50);
+  const int64_t within = slice_of({"recompute.budget_mib=1"});
+  EXPECT_LT(within, 96);
+  EXPECT_GT(slice_of({"recompute.budget_mib=2"}), within);
+}
+
+TEST(Stream, NamesWhatItKeepsInTheMemoryReport) {
+  std::string table;
+  harness::on_ranks(1, [&](comm::World& world) {
+    const auto job = build(world, stream_recipe(with_sets(kSlices, {"log.memory=true", "data.length=300", "recompute.slice=20"})), {}, {});
+    take_step(*job);
+    table = job->instruments.memory_report->table();
+  });
+  EXPECT_THAT(table, testing::HasSubstr("stream, q, k, v"));
+  EXPECT_THAT(table, testing::HasSubstr("stream, dk, dv"));
 }
 
 TEST(Stream, IsRefusedWhereItCannotWork) {

@@ -61,7 +61,7 @@ std::vector<Source> find_sources(const DataOptions& data) {
   if (!data.path.empty()) sources.push_back(find_source(data.path, data.format, "data.path"));
   if (sources.empty()) {
     if (data.needs().built_in.empty())
-      base::fail_input("data.kind = {}: set data.path to a file of records with \"chosen\" and \"rejected\"", data.kind);
+      base::fail_input("data.kind = {}: set data.path to a file of records with {}", data.kind, data.needs().records);
     auto in_memory = std::make_shared<const Documents>(generate_stories(static_cast<uint64_t>(data.stories_seed), data.stories_bytes));
     sources.push_back({.origin = in_memory->origin, .files = {}, .in_memory = in_memory});
   }

@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
 #include "base/json.h"
+#include "data/corpus.h"
+#include "data/corpus/source.h"
 #include "kernels/aten.h"
 
 namespace cairn::data {
@@ -58,26 +61,60 @@ Rollout parse_rollout(const Line& line, int64_t vocab) {
   return rollout;
 }
 
+bool have_same_fields(const Rollout& a, const Rollout& b) {
+  return a.old_log_probs.empty() == b.old_log_probs.empty() && a.reference_log_probs.empty() == b.reference_log_probs.empty();
+}
+
 }  // namespace
 
-std::vector<Rollout> read_rollouts(const std::filesystem::path& file, int64_t vocab) {
+std::vector<Rollout> read_rollouts(const std::filesystem::path& file, int64_t vocab, int64_t lines) {
   std::ifstream in(file);
   if (!in) base::fail_input("{}: cannot be read", file.string());
   std::vector<Rollout> all;
   std::string text;
   for (int64_t number = 1; std::getline(in, text); ++number) {
     if (text.empty()) continue;
+    if (lines > 0 && static_cast<int64_t>(all.size()) == lines) break;
     const std::string where = file.string() + ":" + std::to_string(number);
     const base::GuardedJson parsed = base::parse_json_guarded(text, kLineLimits);
     if (!parsed.trouble.empty()) base::fail_input("{}: {}", where, parsed.trouble);
     if (!parsed.value.is_object()) base::fail_input("{}: not an object with \"tokens\"", where);
     all.push_back(parse_rollout({parsed.value, where}, vocab));
-    const auto same = [&](const std::vector<float> Rollout::*column) {
-      return (all.back().*column).empty() == (all.front().*column).empty();
-    };
-    if (!same(&Rollout::old_log_probs) || !same(&Rollout::reference_log_probs))
+    if (!have_same_fields(all.back(), all.front()))
       base::fail_input("{}: log-probabilities are given on some lines only. Give them on all, or on none.", where);
   }
+  return all;
+}
+
+std::unique_ptr<Tokenizer> tokenizer_of_rollouts(const DataOptions& data) {
+  std::unique_ptr<Tokenizer> tokenizer = named_tokenizer(data);
+  if (!tokenizer)
+    base::fail_input("data.kind = {}: token ids are those of a tokenizer. Set model.from to the policy, or data.tokenizer_file.", data.kind);
+  return tokenizer;
+}
+
+void check_rollouts(const DataOptions& data) {
+  const int64_t vocab = tokenizer_of_rollouts(data)->vocab_size();
+  if (!data.weights.empty())
+    base::fail_input("data.weights: data.kind = {} does not mix sources by weight. Leave data.weights out.", data.kind);
+  for (const Source& source : find_sources(data))
+    for (const SourceFile& file : source.files) {
+      if (file.format != Format::jsonl)
+        base::fail_input("{}: data.kind = {} reads JSON lines with {}, not {}", file.path, data.kind, data.needs().records,
+                         name(file.format));
+      read_rollouts(file.path, vocab, 1);
+    }
+}
+
+std::vector<Rollout> read_rollouts(const DataOptions& data, int64_t vocab) {
+  std::vector<Rollout> all;
+  for (const Source& source : find_sources(data))
+    for (const SourceFile& file : source.files) {
+      std::vector<Rollout> read = read_rollouts(std::filesystem::path(file.path), vocab);
+      if (!all.empty() && !read.empty() && !have_same_fields(all.front(), read.front()))
+        base::fail_input("{}: log-probabilities are given in some files only. Give them in all, or in none.", file.path);
+      all.insert(all.end(), std::make_move_iterator(read.begin()), std::make_move_iterator(read.end()));
+    }
   return all;
 }
 

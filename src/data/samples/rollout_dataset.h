@@ -2,12 +2,14 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "data/dataset.h"
 #include "data/samples/token_samples.h"
+#include "data/tokenizer.h"
 
 namespace cairn::data {
 
@@ -19,10 +21,20 @@ struct Rollout {
   std::vector<float> old_log_probs = {}, reference_log_probs = {};  // of each token of the answer; empty: not given
 };
 
+struct DataOptions;
+
 // Reads JSON lines such as
 //   {"tokens": [5, 17, 4, 2], "prompt": 2, "advantage": 0.7, "log_probs": [-1.2, -0.1], "reference_log_probs": [-1.3, -0.2]}
 // where the last two may be left out, on all lines alike. Refuses the first bad line, with file and number. `vocab`: token ids are below.
-std::vector<Rollout> read_rollouts(const std::filesystem::path& file, int64_t vocab);
+// `lines`: reads no more of them; 0: all.
+std::vector<Rollout> read_rollouts(const std::filesystem::path& file, int64_t vocab, int64_t lines = 0);
+
+// The tokenizer that the token ids are from. Refuses options that name none.
+std::unique_ptr<Tokenizer> tokenizer_of_rollouts(const DataOptions& data);
+// Refuses options that rollouts do not have, missing files, and files whose first line is bad.
+void check_rollouts(const DataOptions& data);
+// All files that the options name.
+std::vector<Rollout> read_rollouts(const DataOptions& data, int64_t vocab);
 
 // Samples longer than `length` + 1 tokens are truncated at their end; those without a target then are left out. Fields on the CPU: tokens,
 // targets int64 [samples, longest], with kIgnoreIndex where there is no target; advantages float [samples]; old_log_probs and

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/memory_scope.h"
 #include "kernels/aten.h"
 #include "kernels/low_precision.h"
 #include "model/decoder/attention_block.h"
@@ -22,6 +23,7 @@ void AttentionBlock::project(Values& values, const Call& call) const {
   const PositionFields places = PositionFields::in(values);
   const HeadCounts counts = local_head_counts(call);
   const int64_t length = call.slice.length;
+  const base::MemoryScope scope("stream", "q, k, v");
   at::Tensor made;
   branch_.begin_forward(values, nullptr, call, [&](const at::Tensor& from, int64_t, int64_t) {
     const int64_t width = counts.all() * shape_.head_dim;
@@ -181,6 +183,7 @@ void AttentionBlock::slice_gradients(Heads& d, SlicedHeads& all, const at::Tenso
   const HeadCounts counts = local_head_counts(call);
   const SeenKeys seen = seen_keys(all, counts, call);
   if (!all.dk.defined()) {
+    const base::MemoryScope scope("stream", "dk, dv");
     const std::vector<int64_t> sizes{all.batch, all.length, counts.kv, shape_.head_dim};
     const at::TensorOptions precise = kernels::is_half_precision(q) ? q.options().dtype(at::kFloat) : q.options();
     all.dk = at::zeros(sizes, precise), all.dv = at::zeros(sizes, precise);
@@ -190,6 +193,7 @@ void AttentionBlock::slice_gradients(Heads& d, SlicedHeads& all, const at::Tenso
       kernels::attention_gradients({d.q, all.room_k.narrow(1, 0, seen.count), all.room_v.narrow(1, 0, seen.count)}, dmixed, q, seen.k,
                                    seen.v, mixed, lse, options_of_slice(call, places, seen));
   if (!found.q.is_same(d.q)) d.q.copy_(found.q);
+  if (call.options.slice_mistakes.forget_later_slices) all.dk.zero_(), all.dv.zero_();
   all.dk.narrow(1, seen.begin, seen.count).add_(found.k);
   all.dv.narrow(1, seen.begin, seen.count).add_(found.v);
   d.k.copy_(all.dk.narrow(1, call.slice.begin, call.slice.length));

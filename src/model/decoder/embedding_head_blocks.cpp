@@ -9,9 +9,11 @@
 
 #include <algorithm>
 #include <optional>
+#include <vector>
 
 #include "base/check.h"
 #include "kernels/aten.h"
+#include "kernels/cross_entropy.h"
 #include "kernels/embedding.h"
 #include "mesh/chunked_gradients.h"
 #include "model/decoder/blocks.h"
@@ -155,6 +157,7 @@ class HeadBlock final : public Block {
     card_ = {.name = "head",
              .reads = {reads_},
              .writes = {"logits"},
+             .optional_reads = {"targets"},
              .operations = {{.name = "norm",
                              .kind = BlockOp::Kind::norm,
                              .parameters = norm_.parameters(),
@@ -177,7 +180,9 @@ class HeadBlock final : public Block {
       const Norm::Result normed = norm_.forward(x, call, head_.is_fp8(call) && !call.axes.find("tp") ? &from_norm.amax : nullptr);
       from_norm.values = gather_tokens(rows(normed.y), all, call, card_.name, {}, stream_);
       Value value{.chunked_logits =
-                      std::make_shared<HeadChunks>(head_, from_norm, needs_only_codes(call), keep ? call.into : nullptr, call)};
+                      std::make_shared<HeadChunks>(head_, from_norm, needs_only_codes(call), keep ? call.into : nullptr, call,
+                                                   call.options.skip_unneeded_logits && values.has("targets") ? values.get("targets")
+                                                                                                              : at::Tensor())};
       place(value, call);
       values.put("logits", std::move(value));
       if (!keep) return;
@@ -254,26 +259,36 @@ class HeadBlock final : public Block {
   // The chunked form of the head.
   class HeadChunks final : public ChunkedLogits {
    public:
-    // `into` null: no gradients are asked for.
-    HeadChunks(const Linear& head, const Operand& in, bool needs_only_codes, mesh::Gradients* into, const Call& call)
+    // `into` null: no gradients are asked for. `targets`: chunks without one are not computed; undefined: all are.
+    HeadChunks(const Linear& head, const Operand& in, bool needs_only_codes, mesh::Gradients* into, const Call& call,
+               const at::Tensor& targets)
         : head_(head),
           call_(call),
           in_(in.values),
+          options_(in_.options()),
           rows_(in_.size(0)),
           amax_(in.amax),
           needs_only_codes_(needs_only_codes),
-          parts_(chunk_count(rows_, call.options)) {
+          parts_(chunk_count(rows_, call.options)),
+          needed_(static_cast<size_t>(parts_), true) {
+      if (targets.defined()) find_needed(targets);
       if (!into) return;
       din_ = at::empty_like(in_);
-      gradients_.emplace(*into, head.parameters(), parts_);
+      for (int64_t part = 0; part < parts_; ++part)
+        if (const auto [begin, count, needed] = rows(part); !needed) din_.narrow(0, begin, count).zero_();
+      gradients_.emplace(*into, head.parameters(), std::count(needed_.begin(), needed_.end(), true));
     }
 
     int64_t chunks() const override { return parts_; }
-    at::TensorOptions options() const override { return in_.options(); }
+    Rows rows(int64_t part) const override {
+      const int64_t begin = rows_ * part / parts_;
+      return {begin, rows_ * (part + 1) / parts_ - begin, needed_[static_cast<size_t>(part)]};
+    }
+    at::TensorOptions options() const override { return options_; }
     bool defers_gradient() const override { return needs_only_codes_; }
 
     at::Tensor compute(int64_t part) override {
-      const auto [begin, count] = rows_of(part);
+      const auto [begin, count, needed] = rows(part);
       if (!logits_.defined()) logits_ = at::empty({(in_.size(0) + parts_ - 1) / parts_, head_.out_width(call_)}, in_.options());
       const at::Tensor made = logits_.narrow(0, 0, count);
       from_norm_ = {.values = in_.narrow(0, begin, count), .amax = amax_};
@@ -282,7 +297,7 @@ class HeadBlock final : public Block {
     }
 
     void accept_gradient(int64_t part, const at::Tensor& amax, const DeferredLogitsGradient* deferred_gradient) override {
-      const auto [begin, count] = rows_of(part);
+      const auto [begin, count, needed] = rows(part);
       Operand from_loss{.values = logits_.narrow(0, 0, count), .amax = amax};
       CAIRN_CHECK(!deferred_gradient || needs_only_codes_, "a deferred gradient, but the head does not make it");
       if (deferred_gradient)
@@ -290,7 +305,7 @@ class HeadBlock final : public Block {
                                                         deferred_gradient->scale, amax);
       head_.input_gradient(din_.narrow(0, begin, count), from_loss.values, call_, &from_loss, &weight_codes_);
       head_.weight_gradient(*gradients_, from_norm_, from_loss, call_);
-      if (part + 1 < parts_) return;
+      if (std::find(needed_.begin() + part + 1, needed_.end(), true) != needed_.end()) return;
       logits_.reset();
       in_.reset();
       from_norm_ = {};
@@ -306,27 +321,31 @@ class HeadBlock final : public Block {
     }
 
    private:
-    struct Rows {
-      int64_t begin, count;
-    };
+    // Where no row has a target, one chunk is computed all the same: the weight gets its gradient, which is 0.
+    void find_needed(const at::Tensor& targets) {
+      const at::Tensor found = targets.reshape({-1}).ne(kernels::kIgnoreTarget).to(at::kInt).cpu();
+      const auto* has_target = found.const_data_ptr<int>();
+      for (int64_t part = 0; part < parts_; ++part) {
+        const auto [begin, count, needed] = rows(part);
+        needed_[static_cast<size_t>(part)] = std::find(has_target + begin, has_target + begin + count, 1) != has_target + begin + count;
+      }
+      if (std::find(needed_.begin(), needed_.end(), true) == needed_.end()) needed_.front() = true;
+    }
     static int64_t chunk_count(int64_t rows, const PassOptions& options) {
       const int64_t by_size = options.head_slice > 0 ? (rows + options.head_slice - 1) / options.head_slice : 1;
       return std::max<int64_t>(1, std::min(std::max(options.loss_chunks, by_size), rows));
     }
-    Rows rows_of(int64_t part) const {
-      const int64_t begin = rows_ * part / parts_;
-      return {begin, rows_ * (part + 1) / parts_ - begin};
-    }
-
     const Linear& head_;
     const Call& call_;     // the pass outlives this
     at::Tensor in_, din_;  // of all tokens; the gradient: this rank's terms of its sum over tp
+    at::TensorOptions options_;
     int64_t rows_;
     at::Tensor amax_ /*of in_*/, logits_;
     Operand from_norm_ = {};  // of the last chunk
     kernels::Fp8Matrix weight_codes_ = {};
     bool needs_only_codes_;  // HeadBlock's
     int64_t parts_;
+    std::vector<bool> needed_;  // by chunk
     std::optional<mesh::ChunkedGradients> gradients_;
   };
 

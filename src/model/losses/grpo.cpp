@@ -65,8 +65,10 @@ class Grpo final : public Objective {
     }
     const at::Tensor per_sample = loss.view({samples, -1}).sum(1), found = is_target.view({samples, -1}).sum(1);
     const at::Tensor outside = ratio_rows.lt(1 - o_.clip_low).logical_or_(ratio_rows.gt(1 + o_.clip_high)).to(at::kDouble);
-    const at::Tensor by_target = is_target / all_targets(is_target.view({samples, -1}), axes).expand(shaped.sizes()).reshape({-1});
+    // Measures are divided by the count as the loss is: by target, or by sequence.
     const bool by_tokens = o_.normalisation == GrpoOptions::Normalisation::tokens;
+    const at::Tensor by_target =
+        by_tokens ? is_target : is_target / all_targets(is_target.view({samples, -1}), axes).expand(shaped.sizes()).reshape({-1});
     return {.sum = per_sample.sum(),
             .count = by_tokens ? found.sum() : at::full({}, static_cast<double>(samples) * share_of(axes), found.options()),
             .per_sample = per_sample,

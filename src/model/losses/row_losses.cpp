@@ -62,6 +62,12 @@ at::Tensor whole_rows(const Value& logits) { return logits.tensor.view({-1, logi
 
 at::Tensor cooled(const at::Tensor& rows, double temperature) { return temperature == 1 ? rows : rows.div_(temperature); }
 
+// Of rows that have no target.
+at::Tensor no_losses(const ChunkedLogits& chunks, int64_t rows) {
+  const at::TensorOptions options = chunks.options();
+  return at::zeros({rows}, options.dtype(options.dtype() == at::kDouble ? at::kDouble : at::kFloat));
+}
+
 at::Tensor part_of(const at::Tensor& by_row, int64_t begin, int64_t count) {
   return by_row.numel() == 1 ? by_row : by_row.narrow(0, begin, count);
 }
@@ -72,11 +78,12 @@ RowLosses row_losses(const Value& logits, const at::Tensor& targets, const mesh:
   if (!logits.chunked_logits) return losses_of(cooled(whole_rows(logits), temperature), logits, targets, axes);
   ChunkedLogits& chunks = *logits.chunked_logits;
   std::vector<at::Tensor> local, loss, lse;
-  for (int64_t chunk = 0, begin = 0; chunk < chunks.chunks(); ++chunk) {
-    const at::Tensor rows = cooled(chunks.compute(chunk), temperature);
-    RowLosses found = losses_of(rows, logits, targets.narrow(0, begin, rows.size(0)), axes);
+  for (int64_t chunk = 0; chunk < chunks.chunks(); ++chunk) {
+    const auto [begin, count, needed] = chunks.rows(chunk);
+    const at::Tensor of_rows = targets.narrow(0, begin, count);
+    RowLosses found = needed ? losses_of(cooled(chunks.compute(chunk), temperature), logits, of_rows, axes)
+                             : RowLosses{{}, of_rows, no_losses(chunks, count), no_losses(chunks, count)};
     local.push_back(std::move(found.targets)), loss.push_back(std::move(found.loss)), lse.push_back(std::move(found.lse));
-    begin += rows.size(0);
   }
   return {at::Tensor(), at::cat(local), at::cat(loss), at::cat(lse)};
 }
@@ -87,13 +94,12 @@ void add_row_gradients(Values& gradients, const Value& logits, const RowLosses& 
     return gradients.add("logits", logits.tensor);
   }
   ChunkedLogits& chunks = *logits.chunked_logits;
-  for (int64_t chunk = 0, begin = 0; chunk < chunks.chunks(); ++chunk) {
-    const at::Tensor rows = chunks.compute(chunk);
-    const int64_t count = rows.size(0);
-    overwrite_by_gradient({rows, losses.targets.narrow(0, begin, count), {}, losses.lse.narrow(0, begin, count)},
+  for (int64_t chunk = 0; chunk < chunks.chunks(); ++chunk) {
+    const auto [begin, count, needed] = chunks.rows(chunk);
+    if (!needed) continue;
+    overwrite_by_gradient({chunks.compute(chunk), losses.targets.narrow(0, begin, count), {}, losses.lse.narrow(0, begin, count)},
                           part_of(scale, begin, count));
     chunks.accept_gradient(chunk, {}, nullptr);
-    begin += count;
   }
   gradients.add("logits", Value{.chunked_logits = logits.chunked_logits});
 }
@@ -113,11 +119,15 @@ at::Tensor row_losses_and_gradients(Values& gradients, const Value& logits, cons
   }
   ChunkedLogits& chunks = *logits.chunked_logits;
   std::vector<at::Tensor> losses;
-  for (int64_t chunk = 0, begin = 0; chunk < chunks.chunks(); ++chunk) {
-    const at::Tensor rows = chunks.compute(chunk);
-    losses.push_back(turn(rows, begin));
+  for (int64_t chunk = 0; chunk < chunks.chunks(); ++chunk) {
+    const auto [begin, count, needed] = chunks.rows(chunk);
+    if (!needed) {
+      losses.push_back(no_losses(chunks, count));
+      slope(losses.back(), begin);  // it may note what it is given
+      continue;
+    }
+    losses.push_back(turn(chunks.compute(chunk), begin));
     chunks.accept_gradient(chunk, {}, nullptr);
-    begin += rows.size(0);
   }
   gradients.add("logits", Value{.chunked_logits = logits.chunked_logits});
   return at::cat(losses);

@@ -78,4 +78,28 @@ std::vector<bool> recomputed_blocks(const RecomputeRule& rule, const model::Mode
   return recomputed;
 }
 
+int64_t slice_within(int64_t budget_bytes, const model::Model& model, ActivationSetup setup, int64_t length,
+                     const std::vector<int>& rank_of_block) {
+  constexpr int64_t kSmallest = 16;  // smaller slices take longer and little less memory
+  double peak = 0;
+  for (int64_t slices = 1;; slices += std::max<int64_t>(1, slices / 8)) {
+    const int64_t slice = std::max<int64_t>(1, (length + slices - 1) / slices);
+    setup.slices = slices;
+    const std::vector<ActivationBytes> kept = activation_bytes(model, setup);
+    std::map<int, std::vector<ActivationBytes>> by_rank;
+    std::map<int, std::vector<bool>> recomputed;
+    for (size_t i = 0; i < kept.size(); ++i) {
+      const int rank = rank_of_block.empty() ? 0 : rank_of_block[i];
+      by_rank[rank].push_back(kept[i]);
+      recomputed[rank].push_back(model.blocks()[i]->card().sliceable && !makes_logits(*model.blocks()[i]));
+    }
+    peak = 0;
+    for (const auto& [rank, blocks] : by_rank) peak = std::max(peak, peak_activation_bytes(blocks, recomputed[rank]));
+    if (peak <= static_cast<double>(budget_bytes)) return slice;
+    if (slice <= kSmallest) break;
+  }
+  base::fail_input("recompute.budget_mib = {}: even slices of {} tokens take {}: raise it, or lower train.micro_batch", budget_bytes >> 20,
+                   std::min(kSmallest, length), base::human_bytes(static_cast<int64_t>(peak)));
+}
+
 }  // namespace cairn::parallel

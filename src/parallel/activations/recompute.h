@@ -24,4 +24,9 @@ struct RecomputeRule {
 std::vector<bool> recomputed_blocks(const RecomputeRule& rule, const model::Model& model, const ActivationSetup& setup,
                                     const std::vector<int>& rank_of_block = {});
 
+// RecomputeMode::stream with a budget: the largest slice, of `length` tokens divided into equally many, with which no rank's peak of
+// activations exceeds it. `setup.slices` is ignored. Throws bad_input where even the smallest slices exceed it.
+int64_t slice_within(int64_t budget_bytes, const model::Model& model, ActivationSetup setup, int64_t length,
+                     const std::vector<int>& rank_of_block = {});
+
 }  // namespace cairn::parallel

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/memory_scope.h"
 #include "kernels/aten.h"
 #include "mesh/chunked_gradients.h"
 #include "model/block.h"
@@ -169,10 +170,11 @@ class WholeGradients {
     for (const auto& [name, whole] : out_) values.put(name, cut(whole, slice));
     return values;
   }
-  // Those of the inputs so far.
-  model::Values of_inputs(const Slice& slice) const {
+  // Along cp, where backward goes through the slices twice: what the first time gave.
+  void end_first_pass() { first_ = in_; }
+  model::Values of_first_pass(const Slice& slice) const {
     model::Values values;
-    for (const auto& [name, whole] : in_) values.put(name, cut(whole, slice));
+    for (const auto& [name, whole] : first_) values.put(name, cut(whole, slice));
     return values;
   }
 
@@ -187,13 +189,14 @@ class WholeGradients {
   }
 
   void give(model::Values& gradients) {
-    out_.clear();
+    out_.clear(), first_.clear();
     for (const std::string& name : reads_)
       if (const auto found = in_.find(name); found != in_.end()) gradients.add(name, std::move(found->second));
   }
 
  private:
   at::Tensor room_for(const at::Tensor& part) const {
+    const base::MemoryScope scope("stream", "gradients of inputs");
     std::vector<int64_t> sizes = part.sizes().vec();
     sizes[1] = out_.front().second.size(1);
     return at::empty(sizes, part.options());
@@ -203,7 +206,7 @@ class WholeGradients {
   std::vector<std::string> kept_;
   bool in_place_ = false;
   std::vector<std::pair<std::string, at::Tensor>> out_;
-  std::map<std::string, at::Tensor> in_;
+  std::map<std::string, at::Tensor> in_, first_;
 };
 
 }  // namespace
@@ -259,6 +262,9 @@ void backward_slice(const SlicedPass& pass, size_t first, model::Values& here, m
   const auto& blocks = pass.model.blocks();
   std::vector<model::Saved> saved(pass.group.last - first);
   for (size_t i = 0; i < saved.size(); ++i) blocks[first + i]->forward(here, &saved[i], call);
+  // A norm of a value in flight runs, and saves its statistics, when its result is waited for. Its reader may be in a later group.
+  for (size_t i = first; i < pass.group.last; ++i)
+    if (is_norm_alone(*blocks[i])) here.get(blocks[i]->card().writes.front());
   here = {};
   for (size_t i = saved.size(); i-- > 0;) {
     blocks[first + i]->backward_input(back, saved[i], call);
@@ -304,10 +310,11 @@ void backward_in_slices(const SlicedPass& pass, model::Values& values, model::Va
     whole.accept(slice, back);
   }
   if (in_two) {
+    whole.end_first_pass();
     blocks[attention]->attend_backward(whole_call(pass, heads));
     for (const Slice& slice : slices) {
       const SliceCall call(pass, slice, heads);
-      model::Values here = values_of(pass, slice, values), back = whole.of_inputs(slice);
+      model::Values here = values_of(pass, slice, values), back = whole.of_first_pass(slice);
       unproject_slice(pass, attention, here, back, sums, *call);
       whole.accept(slice, back);
     }

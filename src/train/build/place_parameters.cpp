@@ -78,6 +78,15 @@ void settle_context(Job& job, comm::World& world) {
   if (!why.empty() && world.rank() == 0) world.log().info("context.form = auto: {}", why);
 }
 
+// Whether chunks of logits without a target are left out. On a GPU the host waits to learn which, so only where it may, and where data have
+// prompts.
+bool skips_logits(const Job& job) {
+  const Settings& s = job.config.settings;
+  if (!job.config.device.is_cuda()) return true;
+  const bool has_prompts = job.data.chat || s.data.needs().length_varies();
+  return has_prompts && s.layout.recompute.mode == parallel::RecomputeMode::stream && !s.train.cuda_graph && !s.log.sync_check;
+}
+
 }  // namespace
 
 void place_parameters(Job& job, comm::World& world, const std::vector<bool>& trained) {
@@ -104,8 +113,9 @@ void place_parameters(Job& job, comm::World& world, const std::vector<bool>& tra
   engine.options.scatter_boundaries = rules.scatter_boundaries;
   engine.options.prefetch_blocks = static_cast<int>(rules.prefetch_blocks);
   engine.options.loss_chunks = loss_chunks_of(s, *engine.model, plan, job.data.length, on_gpu);
-  engine.options.slice = parallel::slice_tokens(s.layout.recompute, job.data.length);
+  engine.options.slice = rules.slice;
   engine.options.head_slice = parallel::head_slice_tokens(s.layout.recompute);
+  engine.options.skip_unneeded_logits = skips_logits(job);
   engine.options.offload_inputs = s.layout.recompute.inputs == parallel::RecomputeInputs::host;
   engine.fp8 = fp8_linear_layers(s, *engine.model, plan);
   engine.options.fp8 = engine.fp8.get();

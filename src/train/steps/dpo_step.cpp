@@ -72,6 +72,10 @@ uint64_t reference_checksum(Job& job, const std::vector<bool>& copied) {
   return static_cast<uint64_t>(value);
 }
 
+std::unique_ptr<model::Objective> make_objective(const Settings& settings) {
+  return model::make_dpo(settings.step_options<model::DpoOptions>());
+}
+
 std::unique_ptr<Step> make_dpo(const StepContext& context) {
   Job& job = context.job;
   Engine& engine = job.engine;
@@ -79,7 +83,7 @@ std::unique_ptr<Step> make_dpo(const StepContext& context) {
   const auto reference = std::make_shared<const ReferenceWeights>(*engine.model, engine.store->sharded_weights(), context.trained);
   job.instruments.booked.emplace_back(*job.instruments.memory, base::MemoryUse::parameters, reference->bytes());
   job.reference = reference_checksum(job, reference->copied());
-  engine.objective = model::make_dpo(job.config.settings.step_options<model::DpoOptions>());
+  engine.objective = make_objective(job.config.settings);
   Execution run = in_turn(parallel::execute);
   if (engine.pipeline) run = [&engine](std::span<const parallel::Pass> passes) { return engine.pipeline->run(passes); };
   return make_step(dpo_execution(reference, std::move(run)), job.config.settings.train.check_every);
@@ -102,7 +106,8 @@ StepMethod dpo_method() {
                                {Feature::local_steps, "preference data is not supported on islands that step separately: use all_reduce"}},
                     .forward_passes = dpo_forward_passes},
           .make = make_dpo,
-          .options = StepOptions::from(dpo_schema)};
+          .options = StepOptions::from(dpo_schema),
+          .objective = make_objective};
 }
 
 base::Schema<model::DpoOptions> dpo_schema() {

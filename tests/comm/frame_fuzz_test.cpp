@@ -65,7 +65,7 @@ Frame some_frame(Random& random) {
   e.group = random.bits();
   e.sequence = random.below(1000);
   e.step = static_cast<uint32_t>(random.below(9));
-  e.signature = {.kind = static_cast<OperationKind>(random.below(12)),
+  e.signature = {.kind = static_cast<OperationKind>(random.below(static_cast<uint64_t>(kLastOperation) + 1)),
                  .dtype = static_cast<Dtype>(random.below(7)),
                  .reduce = static_cast<Reduce>(random.below(3)),
                  .root = static_cast<int32_t>(random.below(9)) - 1,

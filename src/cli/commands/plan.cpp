@@ -16,6 +16,7 @@
 #include "cli/stderr_terminal.h"
 #include "mesh/local_shard.h"
 #include "model/model.h"
+#include "model/needs.h"
 #include "parallel/layout/plan_file.h"
 #include "planner/graph/model_graph.h"
 #include "planner/rank_bytes.h"
@@ -128,7 +129,9 @@ std::string layout_in_words(const train::Planned& p) {
   if (plan.mesh.extent("cp") > 1)
     line("context",
          fmt::format("{}, {}", parallel::context_form(plan), plan.context.balanced ? "balanced" : "one stretch after the other"));
-
+  if (plan.mesh.extent("cp") > 1 && model::needs_of(p.settings.model.kind).linear_attention)
+    line("states", fmt::format("{}, {}", base::enum_name(parallel::kLinearFormNames, plan.context.linear),
+                               base::enum_name(parallel::kStateDtypeNames, plan.context.state_dtype)));
   for (const auto& [axis, rule] : plan.sync) line(("sync " + axis).c_str(), rule);
   return out;
 }

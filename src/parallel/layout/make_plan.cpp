@@ -188,7 +188,13 @@ Plan make_plan(const LayoutOptions& options, int ranks) {
                     .balanced = options.context.balanced,
                     .linear = options.context.linear,
                     .scan_blocks = options.context.scan_blocks,
+                    .state_dtype = options.context.state_dtype,
                     .automatic = automatic};
+  else if (options.context.plan != ContextPlan::fixed)  // a plan for each step says which ranks work together; they use the usual form
+    plan.context = {.balanced = options.context.balanced,
+                    .linear = options.context.linear,
+                    .scan_blocks = options.context.scan_blocks,
+                    .state_dtype = options.context.state_dtype};
   return plan;
 }
 

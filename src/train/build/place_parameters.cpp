@@ -1,13 +1,16 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "comm/group.h"
+#include "comm/transport.h"
 #include "comm/world.h"
 #include "data/samples/packing.h"
 #include "kernels/aten.h"
 #include "kernels/fp8.h"
 #include "model/model.h"
 #include "parallel/dtensor_block.h"
+#include "parallel/layout/linear_context.h"
 #include "parallel/layout/settle_context.h"
 #include "train/build/build_steps.h"
 #include "train/build/check_settings.h"
@@ -72,11 +75,23 @@ void settle_context(Job& job, comm::World& world, bool on_gpu) {
                                      .length = job.data.length,
                                      .documents = data::separates_documents(s.data.packing),
                                      .element_bytes = parallel::compute_bytes(plan)};
+  const double flops_per_s = on_gpu ? kAttentionFlopsGpu : kAttentionFlopsCpu;
   const std::string why =
-      parallel::settle_context(plan, *job.engine.model, batch,
-                               parallel::context_links(world, plan.mesh.peers(0, "cp"), on_gpu ? kAttentionFlopsGpu : kAttentionFlopsCpu));
+      parallel::settle_context(plan, *job.engine.model, batch, parallel::context_links(world, plan.mesh.peers(0, "cp"), flops_per_s));
   job.engine.context = plan.context;
-  if (!why.empty() && world.rank() == 0) world.log().info("context.form = auto: {}", why);
+  if (world.rank() != 0) return;
+  if (!why.empty()) world.log().info("context.form = auto: {}", why);
+  const std::string linear =
+      parallel::describe_linear_context(plan, *job.engine.model,
+                                        {.sequences = batch.sequences,
+                                         .length = batch.length,
+                                         .chunk = s.model.chunk,
+                                         .links = world.transport().link_facts(plan.mesh.peers(0, "cp")),
+                                         .flops_per_s = flops_per_s});
+  if (linear.empty()) return;
+  world.log().info("{}", linear);
+  if (plan.context.state_dtype == model::StateDtype::bf16)
+    world.log().warn("context.state_dtype = bf16: states are rounded on every rank that they pass, so results differ from those of one rank");
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ constexpr size_t kKindOffset = 6, kWhat = 72;
 bool allowed(const std::byte* h) {
   const int64_t bytes = load<int64_t>(h + 48);
   return load<uint32_t>(h) == 0x6e726963 && load<uint16_t>(h + 4) == 1 && load<uint8_t>(h + kKindOffset) <= 5 && load<uint8_t>(h + 7) < 9 &&
-         load<uint8_t>(h + 28) <= 10 && load<uint8_t>(h + 29) <= 6 && load<uint8_t>(h + 30) <= 2 && bytes >= 0 &&
+         load<uint8_t>(h + 28) <= 11 && load<uint8_t>(h + 29) <= 6 && load<uint8_t>(h + 30) <= 2 && bytes >= 0 &&
          bytes <= (load<uint8_t>(h + kKindOffset) == 3 ? 1024 : kMost) && load<int64_t>(h + 56) >= 0;
 }
 

@@ -40,9 +40,9 @@ struct LinearTensors {
 
   LinearTensors(int64_t tokens, int64_t heads, int64_t key_dim, int64_t value_dim, int64_t chunk) {
     const at::Tensor keys = at::randn({1, tokens, heads, key_dim}), values = at::randn({1, tokens, heads, value_dim});
-    on = {keys, at::randn_like(keys), values, -at::rand_like(keys) / 16};
+    on.q = keys, on.k = at::randn(keys.sizes()), on.v = values, on.log_decay = at::rand(keys.sizes()) / -16;
     on.chunk = chunk;
-    dout = at::randn_like(values), out = at::empty_like(values), dg = at::empty_like(keys);
+    dout = at::randn(values.sizes()), out = at::empty_like(values), dg = at::empty_like(keys);
     into = {at::empty_like(keys), at::empty_like(keys), at::empty_like(values)};
   }
   void both_passes(const model::LinearContext& context) const {

@@ -152,7 +152,7 @@ void exactness_of_training(const ProofOptions& options, Findings& findings) {
     run_ranks(ranks, {}, [&](comm::World& world) {
       Assignments all{"model.kind=gla", "model.layers=2", "data.packing=separate"};
       all.insert(all.end(), sets.begin(), sets.end());
-      train::LayoutTrace own = train::trace_layout(world, small_decoder(options, all), {.steps = 2, .cache = {}});
+      train::LayoutTrace own = train::trace_layout(world, small_decoder(options, all), {.steps = 2, .plant = {}, .cache = {}});
       if (world.rank() == 0) trace = std::move(own);
     });
     return trace;

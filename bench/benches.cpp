@@ -13,6 +13,7 @@ std::vector<BenchRow> bench_gpu(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_islands(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_kernels(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_ladder(const BenchOptions&, base::Log&);
+std::vector<BenchRow> bench_linear(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_overlap(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_parallel(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_placements(const BenchOptions&, base::Log&);
@@ -50,6 +51,10 @@ const std::vector<Bench>& benches() {
        bench_kernels},
       {"ladder", "The ladder wiring against the standard one along tp, on slowed links: step time of training, tokens/s of generation.",
        bench_ladder},
+      {"linear",
+       "Gated linear attention: kernels against the recurrence token by token; zeco on 4 ranks of slow links against lasp1, lasp2 and one "
+       "rank.",
+       bench_linear},
       {"overlap",
        "Recomputation while a pipeline waits, and ZeRO 3's gathers ahead of their use, against the same runs without, on slow links: step "
        "time.",

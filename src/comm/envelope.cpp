@@ -11,13 +11,13 @@ namespace cairn::comm {
 
 std::string_view name(OperationKind kind) {
   constexpr std::array<std::string_view, 12> names{"all_reduce", "broadcast", "all_gather", "reduce_scatter",   "gather",   "scatter",
-                                                   "all_to_all", "send",      "reduce",     "coded_all_reduce", "all_scan", "barrier"};
+                                                   "all_to_all", "send",      "reduce",     "coded_all_reduce", "barrier",  "all_scan"};
   return names.at(static_cast<size_t>(kind));
 }
 
 std::string flaw_in(Envelope& envelope) {
   const Signature& signature = envelope.signature;
-  if (signature.kind > OperationKind::barrier) return fmt::format("operation {}", static_cast<int>(signature.kind));
+  if (signature.kind > kLastOperation) return fmt::format("operation {}", static_cast<int>(signature.kind));
   if (signature.dtype > Dtype::u8) return fmt::format("dtype {}", static_cast<int>(signature.dtype));
   if (signature.reduce > Reduce::min) return fmt::format("reduction {}", static_cast<int>(signature.reduce));
   envelope.what[sizeof(envelope.what) - 1] = 0;

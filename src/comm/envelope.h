@@ -20,9 +20,11 @@ enum class OperationKind : uint8_t {
   send_recv,
   reduce,
   coded_all_reduce,
-  all_scan,
-  barrier
+  barrier,
+  all_scan
 };
+// The numbers are part of the format of messages and of flight records: a new kind comes last.
+inline constexpr OperationKind kLastOperation = OperationKind::all_scan;
 
 // The description of an operation on which all its ranks must agree. Every message carries it, so that a mismatch is found.
 struct Signature {

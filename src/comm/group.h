@@ -90,7 +90,7 @@ class Group {
   Work all_to_all(Span out, Span in, Label label, std::vector<int64_t> out_counts = {}, std::vector<int64_t> in_counts = {});
   // A scan of affine maps along the ranks (collectives/all_scan.cpp). Before it, `state` is what this rank adds; after it, `before` is the
   // state that comes in from the ranks before this one (zero at the first), and `state` the one that leaves: map(before) + state. A rank
-  // sends one state to the next one and nothing else. f32 or f64.
+  // sends one state to the next one and nothing else. f32 or f64; with a `before` of bf16, states of f32 travel as bf16.
   Work all_scan(Span before, Span state, std::shared_ptr<const AffineMap> map, ScanOptions options, Label label);
   // The k-th send to a peer matches its k-th recv from this rank. Not a collective: other ranks take no part.
   Work send(Span x, int peer, Label label);

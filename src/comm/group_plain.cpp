@@ -124,11 +124,13 @@ Work Group::all_to_all(Span out, Span in, Label label, std::vector<int64_t> out_
 }
 
 Work Group::all_scan(Span before, Span state, std::shared_ptr<const AffineMap> map, ScanOptions options, Label label) {
-  CAIRN_CHECK(before.dtype == state.dtype && before.count == state.count && map->dtype() == state.dtype && map->count() == state.count,
+  const bool narrow = before.dtype == Dtype::bf16 && state.dtype == Dtype::f32;
+  CAIRN_CHECK((before.dtype == state.dtype || narrow) && before.count == state.count && map->dtype() == state.dtype &&
+                  map->count() == state.count,
               "all_scan of {} {} into {} {} by a map of {} {}", state.count, name(state.dtype), before.count, name(before.dtype),
               map->count(), name(map->dtype()));
   const int first = options.backward ? size() - 1 : 0;
-  const Signature signature{OperationKind::all_scan, state.dtype, Reduce::sum, first, state.count};
+  const Signature signature{OperationKind::all_scan, before.dtype, Reduce::sum, first, state.count};
   return state_->start(signature, label, {.out = before, .in = state, .root = first, .map = std::move(map), .blocks = options.blocks},
                        &comm::all_scan);
 }

@@ -159,8 +159,9 @@ Nanoseconds Shaper::receive(int from, int to, int64_t bytes, Nanoseconds arrives
   if (model_.contention == LinkModel::Contention::per_pair || !model_.planes.empty()) return arrives;
   Rank& card = ranks_[to];
   const Nanoseconds needs = wire_time(bytes, bandwidth_of(model_, from, to), card.slowdown);
-  card.in_free = std::max(card.in_free + needs, arrives);
-  return card.in_free;
+  const Nanoseconds done = std::max(card.in_free + needs, arrives);
+  if (needs > Nanoseconds(0)) card.in_free = done;  // an empty message passes a card that larger ones are still entering
+  return done;
 }
 
 void Shaper::slow_down(int rank, double factor) {

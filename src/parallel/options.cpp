@@ -186,7 +186,10 @@ base::Schema<ContextOptions> context_schema() {
             "gathered (lasp2).",
             kLinearFormNames},
            {"scan_blocks", &O::scan_blocks, "zeco: pipelined blocks of a state; 0: by the latency and bandwidth of the links.",
-            base::between(0, 4096)}}};
+            base::between(0, 4096)},
+           {"state_dtype", &O::state_dtype,
+            "In what states of linear attention travel: fp32, or bf16 (half the bytes; rounds once for each rank, which is logged).",
+            kStateDtypeNames}}};
 }
 
 }  // namespace cairn::parallel

@@ -84,6 +84,7 @@ struct ContextOptions {
   int64_t tokens_per_rank = 0;
   model::LinearForm linear = model::LinearForm::zeco;
   int64_t scan_blocks = 0;
+  model::StateDtype state_dtype = model::StateDtype::fp32;
 };
 base::Schema<ContextOptions> context_schema();
 

@@ -42,6 +42,8 @@ std::string to_json(const Plan& plan) {
   if (along_cp || plan.context != ContextRule{}) json["context"] = {{"form", context_form(plan)}, {"balanced", plan.context.balanced}};
   if (plan.context.linear != ContextRule{}.linear) json["context"]["linear"] = base::enum_name(kLinearFormNames, plan.context.linear);
   if (plan.context.scan_blocks > 0) json["context"]["scan_blocks"] = plan.context.scan_blocks;
+  if (plan.context.state_dtype != ContextRule{}.state_dtype)
+    json["context"]["state_dtype"] = base::enum_name(kStateDtypeNames, plan.context.state_dtype);
   if (!plan.stage_blocks.empty() || !plan.schedule.empty())
     json["pipeline"] = {{"schedule", plan.schedule}, {"stage_blocks", plan.stage_blocks}, {"rank_of_stage", plan.rank_of_stage}};
   if (plan.registers > 0) json["pipeline"]["registers"] = plan.registers;

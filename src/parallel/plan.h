@@ -19,6 +19,7 @@ struct ContextRule {
   bool balanced = true;  // each rank has a chunk from the front and its counterpart from the end: equal work under a causal mask
   model::LinearForm linear = model::LinearForm::zeco;
   int64_t scan_blocks = 0;               // of zeco; 0: by the links
+  model::StateDtype state_dtype = model::StateDtype::fp32;
   bool automatic = false;                // the method is still to be chosen (layout/settle_context.h)
   model::ContextMistakes mistakes = {};  // never in a plan file
   bool operator==(const ContextRule&) const = default;

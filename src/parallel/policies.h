@@ -21,6 +21,10 @@ inline constexpr base::EnumName<ContextPlan> kContextPlanNames[] = {
 inline constexpr base::EnumName<model::LinearForm> kLinearFormNames[] = {
     {model::LinearForm::zeco, "zeco"}, {model::LinearForm::lasp1, "lasp1"}, {model::LinearForm::lasp2, "lasp2"}};
 
+// context.state_dtype: in what these states travel.
+inline constexpr base::EnumName<model::StateDtype> kStateDtypeNames[] = {{model::StateDtype::fp32, "fp32"},
+                                                                         {model::StateDtype::bf16, "bf16"}};
+
 // Where the micro-batches of islands with a pipeline each go on after a stage: in the next stage of the same island, or in that of an
 // island drawn at random (NoLoCo).
 enum class Routing { fixed, random };

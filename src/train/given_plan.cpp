@@ -73,8 +73,10 @@ void use_layout_of(const parallel::Plan& given, base::Recipe& recipe, int ranks)
               {.form = parallel::context_form(given),
                .balanced = given.context.balanced,
                .linear = given.context.linear,
-               .scan_blocks = given.context.scan_blocks},
-              mesh.cp > 1 ? std::vector<std::string>{"form", "balanced", "linear", "scan_blocks"} : std::vector<std::string>{});
+               .scan_blocks = given.context.scan_blocks,
+               .state_dtype = given.context.state_dtype},
+              mesh.cp > 1 ? std::vector<std::string>{"form", "balanced", "linear", "scan_blocks", "state_dtype"}
+                          : std::vector<std::string>{});
   TrainOptions train;
   train.precision = base::parse_enum(kPrecisionNames, "precision of the plan", given.precision);
   train.micro_batch = given.micro_batch;

@@ -297,6 +297,24 @@ TEST_P(Collectives, AllScanComposesMatricesInRankOrder) {
   });
 }
 
+// Multiples of 1/4 below 64 are bf16, so nothing is lost.
+TEST_P(Collectives, AllScanSendsHalfWhereStatesTravelAsBf16) {
+  constexpr int64_t kRows = 9, kWidth = 16;
+  const harness::Run result = run([](World& world) {
+    std::vector<uint16_t> before(kRows * kWidth);
+    std::vector<float> state(kRows * kWidth), factors(kRows, 0.5f);
+    for (int64_t i = 0; i < kRows * kWidth; ++i) state[static_cast<size_t>(i)] = static_cast<float>(i % 7);
+    world.everyone()
+        .all_scan({before.data(), kRows * kWidth, Dtype::bf16}, span(state), make_diagonal_map(factors.data(), kRows, kWidth, Dtype::f32),
+                  {.blocks = 4}, {Purpose::activation, "states"})
+        .wait();
+    if (world.rank() > 1) return;
+    for (int64_t i = 0; i < kRows * kWidth; ++i)
+      ASSERT_EQ(state[static_cast<size_t>(i)], static_cast<float>(i % 7) * (world.rank() == 0 ? 1.0f : 1.5f)) << i;
+  });
+  for (int r = 0; r + 1 < n(); ++r) EXPECT_EQ(result.ledger.bytes_sent(r, Purpose::activation), 2 * kRows * kWidth);
+}
+
 TEST_P(Collectives, AllScanSendsOneStateWhateverTheNumberOfRanks) {
   constexpr int64_t kRows = 64, kWidth = 100;
   const harness::Run result = run([](World& world) {

@@ -38,7 +38,7 @@ constexpr size_t kKindOffset = 6, kWhat = 72;
 bool allowed(const std::byte* h) {
   const int64_t bytes = load<int64_t>(h + 48);
   return load<uint32_t>(h) == 0x6e726963 && load<uint16_t>(h + 4) == 1 && load<uint8_t>(h + kKindOffset) <= 5 && load<uint8_t>(h + 7) < 9 &&
-         load<uint8_t>(h + 28) <= 10 && load<uint8_t>(h + 29) <= 6 && load<uint8_t>(h + 30) <= 2 && bytes >= 0 &&
+         load<uint8_t>(h + 28) <= 11 && load<uint8_t>(h + 29) <= 6 && load<uint8_t>(h + 30) <= 2 && bytes >= 0 &&
          bytes <= (load<uint8_t>(h + kKindOffset) == 3 ? 1024 : kMost) && load<int64_t>(h + 56) >= 0;
 }
 
@@ -65,7 +65,7 @@ Frame some_frame(Random& random) {
   e.group = random.bits();
   e.sequence = random.below(1000);
   e.step = static_cast<uint32_t>(random.below(9));
-  e.signature = {.kind = static_cast<OperationKind>(random.below(12)),
+  e.signature = {.kind = static_cast<OperationKind>(random.below(static_cast<uint64_t>(kLastOperation) + 1)),
                  .dtype = static_cast<Dtype>(random.below(7)),
                  .reduce = static_cast<Reduce>(random.below(3)),
                  .root = static_cast<int32_t>(random.below(9)) - 1,

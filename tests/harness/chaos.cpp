@@ -104,7 +104,7 @@ Story::Operation make_operation(Dice& dice, const Story& story) {
   Story::Operation operation;
   operation.group = static_cast<int>(dice.below(static_cast<int64_t>(story.groups.size())));
   const int members = static_cast<int>(story.groups[operation.group].ranks.size());
-  operation.kind = static_cast<OperationKind>(dice.between(0, static_cast<int64_t>(OperationKind::barrier)));
+  operation.kind = static_cast<OperationKind>(dice.between(0, static_cast<int64_t>(comm::kLastOperation)));
   if (dice.one_in(3)) operation.kind = OperationKind::all_reduce;
   operation.dtype = dice.any_of({Dtype::f32, Dtype::f32, Dtype::f64, Dtype::bf16, Dtype::f16, Dtype::i32, Dtype::i64, Dtype::u8});
   if (operation.kind == OperationKind::coded_all_reduce) operation.dtype = Dtype::f32;

@@ -28,6 +28,7 @@ struct Setting {
   std::vector<int64_t> starts = {};
   LinearForm form = LinearForm::zeco;
   int64_t blocks = 0;
+  StateDtype travels = StateDtype::fp32;
   int64_t batch = 2, heads = 2, key_dim = 8, value_dim = 12;
 
   int ranks() const { return static_cast<int>(cuts.size()); }
@@ -73,8 +74,9 @@ Slice run_slice(const Setting& s, const Whole& w, comm::Group* group, int rank, 
   const auto part = [&](const at::Tensor& x) { return x.defined() ? x.narrow(1, s.begin(rank), s.cuts[rank]) : x; };
   kernels::LinearAttention on{part(w.on.q), part(w.on.k), part(w.on.v), part(w.on.log_decay)};
   on.chunk = w.on.chunk;
-  if (w.documents.defined()) on.starts = document_starts(part(w.documents), group);
-  const LinearContext context{group, s.form, s.blocks, {}};
+  if (w.documents.defined())
+    on.starts = document_starts(part(w.documents), s.begin(rank) > 0 ? w.documents.select(1, s.begin(rank) - 1) : at::Tensor());
+  const LinearContext context{group, s.form, s.blocks, s.travels, {}};
   Slice r{at::full_like(on.v, 7), at::full_like(on.q, 7), at::full_like(on.k, 7), at::full_like(on.v, 7), {}};
   if (s.decay != 0) r.dg = at::full(on.q.sizes(), 7, on.q.options());
   const LinearBorders borders = linear_attention(r.out, on, context);
@@ -139,6 +141,28 @@ TEST(LinearAttentionContext, RanksWithoutTokensHandTheStateOn) {
       expect_exact({.cuts = cuts, .form = form});
       expect_exact({.cuts = cuts, .starts = {20, 30}, .form = form});
     }
+}
+
+// Rounded once for each rank that a state passes through, so the error is that of bf16, and only of ranks after the first.
+TEST(LinearAttentionContext, StatesThatTravelAsBf16AreOffByItsRoundingAndHalfAsLarge) {
+  for (const LinearForm form : {LinearForm::zeco, LinearForm::lasp1, LinearForm::lasp2}) {
+    Setting s{.cuts = kCuts[4], .dtype = at::kFloat, .form = form, .blocks = 3};
+    harness::Run wide, narrow;
+    errors(s, false, &wide);
+    s.travels = StateDtype::bf16;
+    const std::vector<double> found = errors(s, false, &narrow);
+    for (const double one : found) EXPECT_LE(one, 0.05) << static_cast<int>(form);
+    EXPECT_GE(found.back(), 1e-5) << "nothing was rounded";
+    for (int rank = 0; rank < s.ranks(); ++rank)
+      EXPECT_EQ(2 * narrow.ledger.bytes_sent(rank, comm::Purpose::activation), wide.ledger.bytes_sent(rank, comm::Purpose::activation));
+  }
+}
+
+TEST(LinearAttentionContext, FindsDocumentsThatStartOnTheFirstTokenOfASlice) {
+  const at::Tensor documents = at::tensor({4, 4, 7, 7, 7, 9}, at::kLong).view({2, 3});
+  EXPECT_TRUE(at::equal(document_starts(documents, {}), at::tensor({0, 0, 1, 0, 0, 1}).view({2, 3}).to(at::kBool)));
+  EXPECT_TRUE(at::equal(document_starts(documents, at::tensor({4, 4}, at::kLong)), at::tensor({0, 0, 1, 1, 0, 1}).view({2, 3}).to(at::kBool)));
+  EXPECT_EQ(document_starts(documents.narrow(1, 0, 0), at::tensor({4, 4}, at::kLong)).numel(), 0);
 }
 
 // The state that came in is part of what backward needs: without it only ranks after the first are wrong, and not by much.

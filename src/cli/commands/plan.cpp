@@ -17,6 +17,7 @@
 #include "cli/stderr_terminal.h"
 #include "mesh/local_shard.h"
 #include "model/model.h"
+#include "model/needs.h"
 #include "parallel/layout/plan_file.h"
 #include "planner/graph/model_graph.h"
 #include "planner/rank_bytes.h"
@@ -130,7 +131,9 @@ std::string layout_in_words(const train::Planned& p) {
     line("context",
          fmt::format("{}, {}", parallel::context_form(plan), plan.context.balanced ? "balanced" : "one stretch after the other"));
   if (!p.context_reason.empty()) line("", fmt::format("context.form = auto chose {}", p.context_reason));
-
+  if (plan.mesh.extent("cp") > 1 && model::needs_of(p.settings.model.kind).linear_attention)
+    line("states", fmt::format("{}, {}", base::enum_name(parallel::kLinearFormNames, plan.context.linear),
+                               base::enum_name(parallel::kStateDtypeNames, plan.context.state_dtype)));
   for (const auto& [axis, rule] : plan.sync) line(("sync " + axis).c_str(), rule);
   return out;
 }

@@ -12,22 +12,31 @@
 // Each rank but the last sends one state of S bytes, whatever their number. With bandwidth B, latency l and an overhead o for each message
 // the last rank has its state after (K + P - 2) (S / (K B) + o) + (P - 1) l, which is least at K = sqrt((P - 2) S / (B o)). (The paper
 // counts l with each block, as links do that carry one message at a time.) An all-gather of the states takes (P - 1) S / B + l.
+//
+// States are f32 or f64. Where `before` is bf16 they are rounded each time they leave a rank: half the bytes, an error that grows with P.
 #include <algorithm>
 #include <cstring>
 
 #include "comm/affine_map.h"
+#include "comm/codec.h"
 #include "comm/collectives/choose_algorithm.h"
 #include "comm/collectives/collectives.h"
 #include "comm/collectives/layout.h"
 
 namespace cairn::comm {
+namespace {
+
+// How the elements of f32 states are written while they travel; null: as they are.
+std::unique_ptr<const Codec> make_travel_codec(Dtype kept, Dtype sent) { return kept == sent ? nullptr : make_codec(name(sent)); }
+
+}  // namespace
 
 Coroutine all_scan(Exchange& exchange, const Arguments& arguments) {
   const AffineMap& map = *arguments.map;
   const Span &before = arguments.out, &state = arguments.in;
   const int me = exchange.rank(), direction = arguments.root == 0 ? 1 : -1;
   const bool first = me == arguments.root, last = me == exchange.size() - 1 - arguments.root;
-  const int64_t units = state.count / std::max<int64_t>(1, map.unit()), size = size_of(state.dtype);
+  const int64_t units = state.count / std::max<int64_t>(1, map.unit()), size = size_of(before.dtype);
   const int64_t wanted =
       arguments.blocks > 0 ? arguments.blocks : choose_scan_blocks(state.count * size, exchange.size(), exchange.link_facts());
   const std::vector<int64_t> counts = even_counts(units, static_cast<int>(std::clamp<int64_t>(wanted, 1, std::max<int64_t>(1, units))));
@@ -35,6 +44,9 @@ Coroutine all_scan(Exchange& exchange, const Arguments& arguments) {
   for (int64_t& one : begin) one *= map.unit();
   const auto end = [&](size_t k) { return begin[k] + counts[k] * map.unit(); };
   const auto bytes = [&](size_t k) { return counts[k] * map.unit() * size; };
+  const std::unique_ptr<const Codec> codec = make_travel_codec(state.dtype, before.dtype);
+  std::vector<float> decoded(codec && !first ? static_cast<size_t>(counts[0] * map.unit()) : 0);  // the first block is the largest
+  std::vector<std::byte> encoded(codec && !last ? static_cast<size_t>(state.count * size) : 0);
 
   std::vector<Completion> coming, sent;
   if (first) {
@@ -47,9 +59,21 @@ Coroutine all_scan(Exchange& exchange, const Arguments& arguments) {
     if (!first) {
       Completion& here = coming[k];
       co_await here;
-      map.add_product(at_element(state, begin[k]), at_element(before, begin[k]), begin[k], end(k));
+      const void* incoming = at_element(before, begin[k]);
+      if (codec) {
+        codec->decode(static_cast<const std::byte*>(incoming), end(k) - begin[k], decoded.data());
+        incoming = decoded.data();
+      }
+      map.add_product(at_element(state, begin[k]), incoming, begin[k], end(k));
     }
-    if (!last) sent.push_back(exchange.send(me + direction, static_cast<uint32_t>(k), at_element(state, begin[k]), bytes(k)));
+    if (last) continue;
+    const void* leaving = at_element(state, begin[k]);
+    if (codec) {
+      std::byte* to = encoded.data() + begin[k] * size;
+      codec->encode(static_cast<const float*>(leaving), end(k) - begin[k], to);
+      leaving = to;
+    }
+    sent.push_back(exchange.send(me + direction, static_cast<uint32_t>(k), leaving, bytes(k)));
   }
   for (Completion& gone : sent) co_await gone;
 }

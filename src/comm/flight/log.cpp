@@ -55,7 +55,7 @@ FlightLog::Operation read_operation(const FlightOperationEntry& entry, uint64_t 
   one.number = number;
   one.group = get(entry.group);
   one.sequence = get(entry.sequence);
-  one.kind = checked(what, OperationKind::barrier);
+  one.kind = checked(what, kLastOperation);
   one.dtype = static_cast<Dtype>(what >> 8 & 0xff);
   one.purpose = checked(what >> 16, Purpose::relay);
   one.activity = checked(what >> 24, Activity::ended);

@@ -93,7 +93,7 @@ FlightLog::Operation operation_from(const Json& j) {
   o.number = j.at(0);
   o.group = j.at(1);
   o.sequence = j.at(2);
-  o.kind = word(j.at(3), comm::OperationKind::barrier);
+  o.kind = word(j.at(3), comm::kLastOperation);
   o.dtype = word(j.at(4), comm::Dtype::u8);
   o.purpose = word(j.at(5), comm::Purpose::relay);
   o.activity = word(j.at(6), comm::Activity::ended);

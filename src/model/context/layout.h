@@ -1,4 +1,6 @@
 #pragma once
+#include <ATen/core/Tensor.h>
+
 #include "model/context/form.h"
 #include "model/context/linear_form.h"
 #include "model/context/split.h"
@@ -16,6 +18,8 @@ struct ContextLayout {
   ContextMethod method;
   LinearForm linear = LinearForm::zeco;  // how states of linear attention are handed on
   int64_t scan_blocks = 0;               // zeco: pipelined blocks of a state; 0: by the links
+  StateDtype state_dtype = StateDtype::fp32;
+  at::Tensor document_before = {};  // [batch] int64: the document of the position before this rank's first; undefined: no documents
   comm::Group* group = nullptr;  // borrowed; a rank's place in it is its coordinate in the split; null: all ranks along cp
   ContextMistakes mistakes = {};
 };

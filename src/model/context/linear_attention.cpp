@@ -28,20 +28,24 @@ struct Passing {
   int before() const { return group().rank() + (backward ? 1 : -1); }
   int after() const { return group().rank() + (backward ? -1 : 1); }
   bool has(int rank) const { return rank >= 0 && rank < group().size(); }
+  bool rounds() const { return context.dtype == StateDtype::bf16; }
+
+  at::Tensor as_sent(const at::Tensor& state) const { return rounds() ? state.to(at::kBFloat16) : state; }
+  at::Tensor as_kept(const at::Tensor& received, const at::Tensor& like) const { return received.to(like.scalar_type()); }
 
   // zeco: overlaps with `compute`. Returns what comes in; `own` becomes what goes out.
   at::Tensor scan(const at::Tensor& own, const at::Tensor& factors, const std::function<void()>& compute) const {
-    const at::Tensor incoming = at::empty_like(own);
+    const at::Tensor incoming = at::empty(own.sizes(), rounds() ? own.options().dtype(at::kBFloat16) : own.options());
     const comm::Work work = group().all_scan(incoming, own, factors, {.backward = backward, .blocks = context.blocks}, label);
     compute();
     work.wait();
-    return incoming;
+    return as_kept(incoming, own);
   }
 
   // lasp2: every rank gets all states and decays, and adds up those before it.
   at::Tensor gather(const at::Tensor& own, const at::Tensor& factors, const std::function<void()>& compute) const {
     const int n = group().size();
-    const at::Tensor mine = at::cat({own, factors.unsqueeze(3)}, 3);
+    const at::Tensor mine = as_sent(at::cat({own, factors.unsqueeze(3)}, 3));
     std::vector<int64_t> sizes = mine.sizes().vec();
     sizes.insert(sizes.begin(), n);
     const at::Tensor all = at::empty(sizes, mine.options());
@@ -50,8 +54,10 @@ struct Passing {
     work.wait();
     at::Tensor incoming = at::zeros_like(own);
     const int64_t values = own.size(3);
-    for (int rank = backward ? n - 1 : 0; rank != group().rank(); rank += backward ? -1 : 1)
-      incoming = incoming * all[rank].narrow(3, values, 1) + all[rank].narrow(3, 0, values);
+    for (int rank = backward ? n - 1 : 0; rank != group().rank(); rank += backward ? -1 : 1) {
+      const at::Tensor theirs = as_kept(all[rank], own);
+      incoming = incoming * theirs.narrow(3, values, 1) + theirs.narrow(3, 0, values);
+    }
     own.add_(incoming * factors.unsqueeze(3));
     return incoming;
   }
@@ -60,12 +66,13 @@ struct Passing {
   void chain(const at::Tensor& own, const at::Tensor& factors, const std::function<void(const at::Tensor& incoming)>& compute) const {
     at::Tensor incoming;
     if (has(before())) {
-      incoming = at::empty_like(own);
-      group().recv(incoming, before(), label).wait();
+      const at::Tensor received = as_sent(at::empty_like(own));
+      group().recv(received, before(), label).wait();
+      incoming = as_kept(received, own);
       own.add_(incoming * factors.unsqueeze(3));
     }
     compute(incoming);
-    if (has(after())) group().send(own, after(), label).wait();
+    if (has(after())) group().send(as_sent(own), after(), label).wait();
   }
 
   // The first rank of the scan gets zeros, which need not be added.
@@ -81,24 +88,13 @@ std::function<void()> driving(const LinearContext& context) {
 
 }  // namespace
 
-at::Tensor document_starts(const at::Tensor& documents, comm::Group* group) {
+at::Tensor document_starts(const at::Tensor& documents, const at::Tensor& before) {
   CAIRN_CHECK(documents.dim() == 2 && documents.scalar_type() == at::kLong, "documents {} of {}", c10::str(documents.sizes()),
               c10::toString(documents.scalar_type()));
   const int64_t local = documents.size(1);
   const at::Tensor starts = at::zeros(documents.sizes(), documents.options().dtype(at::kBool));
   if (local > 1) starts.narrow(1, 1, local - 1).copy_(documents.narrow(1, 1, local - 1) != documents.narrow(1, 0, local - 1));
-  if (group == nullptr || group->size() == 1) return starts;
-  const int me = group->rank();
-  const comm::Label label{comm::Purpose::activation, "last document of a slice"};
-  at::Tensor last = local > 0 ? documents.select(1, local - 1).contiguous() : at::Tensor();
-  const at::Tensor before = at::full({documents.size(0)}, -1, documents.options());
-  comm::Work sent, received;
-  if (me + 1 < group->size() && local > 0) sent = group->send(last, me + 1, label);
-  if (me > 0) received = group->recv(before, me - 1, label);
-  received.wait();
-  if (me + 1 < group->size() && local == 0) sent = group->send(before, me + 1, label);  // a rank without tokens hands it on
-  if (me > 0 && local > 0) starts.select(1, 0).copy_((documents.select(1, 0) != before).logical_and(before >= 0));
-  sent.wait();
+  if (local > 0 && before.defined()) starts.select(1, 0).copy_(documents.select(1, 0) != before);
   return starts;
 }
 

@@ -18,13 +18,13 @@ struct LinearContext {
   comm::Group* group = nullptr;  // null: this rank has the whole sequence
   LinearForm form = LinearForm::zeco;
   int64_t blocks = 0;                  // zeco: pipelined blocks; 0: by the links
+  StateDtype dtype = StateDtype::fp32;
   std::function<void()> between = {};  // called now and then within chunks; empty: drives the group's messages
 };
 
-// Where documents start, bool [batch, local], from the ids [batch, local] int64 of this rank's tokens. A document that begins on this
-// rank's first token is known from the id before it, which the rank before sends. The sequence's first token starts no document: there is
-// no state before it.
-at::Tensor document_starts(const at::Tensor& documents, comm::Group* group);
+// Where documents start, bool [batch, local], from the ids [batch, local] int64 of this rank's tokens and those [batch] of the token before
+// its first one. The sequence's first token starts no document: there is no state before it, and `before` is undefined.
+at::Tensor document_starts(const at::Tensor& documents, const at::Tensor& before);
 
 // The states at a rank's borders, [batch, heads, key_dim, value_dim]. All ranks of the group call the two functions below together.
 struct LinearBorders {

@@ -10,4 +10,8 @@ namespace cairn::model {
 // All give the same results, up to the order of sums.
 enum class LinearForm { zeco, lasp1, lasp2 };
 
+// In what states and their gradients travel. Ranks keep them in fp32 either way. bf16 halves S, and rounds once for each rank that a state
+// passes through.
+enum class StateDtype { fp32, bf16 };
+
 }  // namespace cairn::model

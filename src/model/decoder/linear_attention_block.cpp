@@ -6,7 +6,6 @@
 //             state that came in from the ranks before. States of chunks are recomputed.
 #include "model/decoder/linear_attention_block.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include <ATen/ops/log_sigmoid.h>
@@ -98,7 +97,8 @@ class LinearAttentionBlock final : public Block {
     const auto [batch, length] = in.batch_shape;
     const Heads heads = split(projected, batch, length, call);
     kernels::LinearAttention on = problem(heads, gate, call);
-    if (values.has("documents")) on.starts = document_starts(values.get("documents"), group(call));
+    if (values.has("documents"))
+      on.starts = document_starts(values.get("documents"), call.slice.context ? call.slice.context->document_before : at::Tensor());
     const at::Tensor o = at::empty_like(on.v, at::MemoryFormat::Contiguous);
     at::Tensor initial;
     if (call.cache) {
@@ -194,7 +194,7 @@ class LinearAttentionBlock final : public Block {
     const Heads heads = split(parts_.qkvz.plain(x, call), x.size(0), x.size(1), call);
     const at::Tensor gate = gated() ? parts_.gate_up.plain(parts_.gate_down.plain(x, call), call) : at::Tensor();
     kernels::LinearAttention on = problem(heads, gate, call);
-    if (values.has("documents")) on.starts = document_starts(values.get("documents"), nullptr);
+    if (values.has("documents")) on.starts = document_starts(values.get("documents"), {});
     const at::Tensor o = kernels::reference::linear_attention(on).out;
     branch_.plain_out(values, parts_.out.plain((parts_.head_norm.plain(o, call) * at::silu(heads.z)).flatten(2), call));
   }
@@ -209,6 +209,11 @@ class LinearAttentionBlock final : public Block {
 
   // The heads of this rank, from the widths of its weights: tensor parallelism splits them.
   int64_t local_heads(const Call& call) const { return parts_.out.in_width(call) / shape_.value_dim; }
+
+  // Ranks along tp may hold unequally many heads; those of the queries come first in the weight.
+  int64_t first_head(const Call& call) const {
+    return local_rows({parts_.qkvz.weight.first, 1}, shape_.heads * shape_.key_dim, call).begin / shape_.key_dim;
+  }
 
   Heads split(const at::Tensor& rows, int64_t batch, int64_t length, const Call& call) const {
     const int64_t heads = local_heads(call), keys = heads * shape_.key_dim, values = heads * shape_.value_dim;
@@ -225,8 +230,7 @@ class LinearAttentionBlock final : public Block {
       const at::Tensor wide = kernels::widened(gate);
       on.log_decay = (at::log_sigmoid(wide) / shape_.gate_normalizer).view(on.q.sizes());
     } else if (shape_.decay == Decay::constant) {
-      const comm::Group* tp = call.axes.find("tp");
-      const int64_t count = on.q.size(2), begin = tp ? tp->rank() * count : 0;
+      const int64_t count = on.q.size(2), begin = first_head(call);
       on.log_decay = constant_decays(begin, count, on.q.options()).view({1, 1, count, 1}).expand(on.q.sizes());
     }
     return on;
@@ -241,11 +245,13 @@ class LinearAttentionBlock final : public Block {
   LinearContext context(const Call& call) const {
     const ContextLayout* layout = call.slice.context;
     if (!layout) return {};
-    const auto& pieces = layout->split.pieces;
-    CAIRN_CHECK(std::is_sorted(pieces.begin(), pieces.end()) &&
-                    std::all_of(pieces.begin(), pieces.end(), [](const auto& own) { return own.size() <= 1; }),
-                "{}: slices of the sequence must be contiguous and in the order of the ranks", card_.name);
-    return {group(call), layout->linear, layout->scan_blocks, {}};
+    int64_t end = 0;
+    for (const std::vector<mesh::Interval>& own : layout->split.pieces) {
+      CAIRN_CHECK(own.empty() || (own.size() == 1 && own[0].begin == end),
+                  "{}: slices of the sequence must be contiguous and in the order of the ranks", card_.name);
+      if (!own.empty()) end = own[0].end;
+    }
+    return {group(call), layout->linear, layout->scan_blocks, layout->state_dtype, {}};
   }
 
   // Reads from and updates the state of each sequence.

@@ -15,6 +15,14 @@ const at::Tensor* tokens_of(const mesh::Batch& batch) {
   return tokens == batch.fields.end() || tokens->second.tensor.dim() < 2 ? nullptr : &tokens->second.tensor;
 }
 
+// [rows]: the documents of the position before this rank's first one, where slices are contiguous. Every rank has the whole batch, so none
+// needs to be asked.
+at::Tensor document_before(const mesh::Batch& whole, const std::vector<mesh::Interval>& pieces) {
+  const auto documents = whole.fields.find("documents");
+  if (documents == whole.fields.end() || pieces.size() != 1 || pieces[0].begin == 0) return {};
+  return documents->second.tensor.select(1, pieces[0].begin - 1).contiguous();
+}
+
 }  // namespace
 
 LocalBatch::LocalBatch(const Pass& pass) : whole_(pass.batch) {
@@ -35,7 +43,9 @@ LocalBatch::LocalBatch(const Pass& pass) : whole_(pass.batch) {
              .method = pass.context.method,
              .linear = pass.context.linear,
              .scan_blocks = pass.context.scan_blocks,
+             .state_dtype = pass.context.state_dtype,
              .mistakes = pass.context.mistakes};
+  layout_.document_before = document_before(whole_, layout_.split.pieces[static_cast<size_t>(cp->rank())]);
   own_ = cut_context(whole_, layout_.split, cp->rank());
   if (!keys_.defined()) return;
   std::vector<at::Tensor> pieces;

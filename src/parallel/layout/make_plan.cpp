@@ -189,6 +189,7 @@ Plan make_plan(const LayoutOptions& options, int ranks) {
                     .balanced = options.context.balanced,
                     .linear = options.context.linear,
                     .scan_blocks = options.context.scan_blocks,
+                    .state_dtype = options.context.state_dtype,
                     .automatic = automatic && !by_step};
   return plan;
 }

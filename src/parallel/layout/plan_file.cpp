@@ -151,6 +151,7 @@ std::vector<std::pair<std::string, std::string>> spelled_out(const Plan& plan) {
   fields.emplace_back("context.balanced", plan.context.balanced ? "true" : "false");
   fields.emplace_back("context.linear", base::enum_name(kLinearFormNames, plan.context.linear));
   fields.emplace_back("context.scan_blocks", std::to_string(plan.context.scan_blocks));
+  fields.emplace_back("context.state_dtype", base::enum_name(kStateDtypeNames, plan.context.state_dtype));
   fields.emplace_back("pipeline.schedule", plan.schedule.empty() ? "none" : plan.schedule);
   fields.emplace_back("pipeline.stage_blocks", fmt::format("[{}]", fmt::join(plan.stage_blocks, ", ")));
   fields.emplace_back("pipeline.rank_of_stage", fmt::format("[{}]", fmt::join(plan.rank_of_stage, ", ")));
@@ -214,6 +215,7 @@ Plan parse_plan(std::string_view json, const std::string& file) {
     }
     plan.context.linear = context.one_of("linear", model::LinearForm::zeco, kLinearFormNames);
     plan.context.scan_blocks = context.number("scan_blocks", 0, 0, kMaxNumber);
+    plan.context.state_dtype = context.one_of("state_dtype", model::StateDtype::fp32, kStateDtypeNames);
     context.nothing_else();
   }
   read_pipeline(plan, reader, file);

@@ -222,6 +222,39 @@ std::pair<const char*, const char*> reasons_of(const model::ContextMethod& metho
           "keys and values go round again, and their gradients follow them home"};
 }
 
+// States of linear attention, as model/context/linear_attention.cpp passes them along the ranks.
+void add_linear_states(const TrafficCase& step, const model::LinearAttentionShape& linear, TrafficTable& table) {
+  const int64_t cp = step.extent("cp"), tp = step.extent("tp");
+  const parallel::ContextRule& rule = step.plan.context;
+  const bool gathered = rule.linear == model::LinearForm::lasp2, rounded = rule.state_dtype == model::StateDtype::bf16;
+  const char* collective = gathered ? "all_gather" : rule.linear == model::LinearForm::zeco ? "all_scan" : "send";
+  for (const MicroBatches& of : step.micro_batches)
+    for (size_t i = 0; i < step.model.blocks().size(); ++i) {
+      const model::Card& card = step.model.blocks()[i]->card();
+      if (std::none_of(card.operations.begin(), card.operations.end(), [](const BlockOp& one) { return one.name == "linear_attention"; }))
+        continue;
+      const int64_t sequences = of.samples * step.batch.rows, width = linear.value_dim + (gathered ? 1 : 0);  // decays travel beside states
+      const int64_t state = sequences * linear.heads * linear.key_dim * width * (rounded ? 2 : 4);
+      const int64_t sent = gathered ? gather_bytes(cp * state, cp) : (cp - 1) * state;
+      const auto add = [&](const char* when, int64_t times, const char* reason) {
+        table.add({.what = folded_name(card.name) + when,
+                   .axis = "cp",
+                   .collective = collective,
+                   .shape = {sequences, linear.heads, linear.key_dim, linear.value_dim},
+                   .dtype = rounded ? "bf16" : "fp32",
+                   .times = times * of.times * tp,
+                   .bytes = times * of.times * sent,
+                   .purpose = comm::Purpose::activation,
+                   .reason = reason});
+      };
+      const Forwards forward = forwards(step, i, of);
+      const char* seen = gathered ? "every rank adds up the states of the ranks before it" : "a rank needs the state after the one before it";
+      add(", states forward", forward.first, seen);
+      add(", states forward again (recompute)", forward.again, seen);
+      add(", states backward", 1, "gradients of states go the other way");
+    }
+}
+
 }  // namespace
 
 void add_tensor_parallel(const TrafficCase& step, TrafficTable& table) {
@@ -298,14 +331,9 @@ void add_context_parallel(const TrafficCase& step, TrafficTable& table) {
     table.add_unpredicted("attention", "cp", comm::Purpose::activation, "not predicted: nothing is known of how this model attends");
     return;
   }
-  const bool linear = std::any_of(step.model.blocks().begin(), step.model.blocks().end(), [](const auto& block) {
-    return std::any_of(block->card().operations.begin(), block->card().operations.end(),
-                       [](const BlockOp& operation) { return operation.name == "linear_attention"; });
-  });
-  if (linear)
-    table.add_unpredicted("linear attention", "cp", comm::Purpose::activation,
-                          "not predicted: one state per layer and direction leaves each rank but the last");
-  const int64_t window = model::parse_config(config, "the model").window;
+  const model::DecoderShape shape = model::parse_config(config, "the model");
+  add_linear_states(step, shape.linear, table);
+  const int64_t window = shape.window;
   const model::ContextSplit split = parallel::make_context_split(step.batch.length, cp, step.plan.context.balanced);
   const model::ContextMethod& method = step.plan.context.method;
   const char* collective = collective_of(method);

@@ -85,9 +85,12 @@ void check_context(const Settings& settings, const parallel::Plan& plan) {
         "data.packing = none to cut and pad them.");
   const std::string linear(base::enum_name(parallel::kLinearFormNames, context.linear));
   if (!model::needs_of(settings.model.kind).linear_attention) {
-    if (context.linear != model::LinearForm::zeco || context.scan_blocks > 0)
+    const bool rounded = context.state_dtype != model::StateDtype::fp32;
+    if (context.linear != model::LinearForm::zeco || context.scan_blocks > 0 || rounded)
       base::fail_input("context.{}: model.kind = {} has no linear attention. Leave it out; context.form is for softmax attention.",
-                       context.scan_blocks > 0 ? fmt::format("scan_blocks = {}", context.scan_blocks) : "linear = " + linear,
+                       context.scan_blocks > 0 ? fmt::format("scan_blocks = {}", context.scan_blocks)
+                       : rounded               ? "state_dtype = bf16"
+                                               : "linear = " + linear,
                        settings.model.kind);
     return;
   }
@@ -96,9 +99,8 @@ void check_context(const Settings& settings, const parallel::Plan& plan) {
                      context.scan_blocks, linear);
   if ((cp > 1 || planned) && context.balanced)
     base::fail_input(
-        "context.balanced = true: states of linear attention pass from rank to rank in the order of tokens, and every rank has the same "
-        "work "
-        "anyway. Set context.balanced = false.");
+        "context.balanced = true: states of linear attention pass from rank to rank in the order of tokens, and every rank has "
+        "the same work anyway. Set context.balanced = false.");
 }
 
 // Islands that step separately.

@@ -1,13 +1,16 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "comm/group.h"
+#include "comm/transport.h"
 #include "comm/world.h"
 #include "data/samples/packing.h"
 #include "kernels/aten.h"
 #include "kernels/fp8.h"
 #include "model/model.h"
 #include "parallel/dtensor_block.h"
+#include "parallel/layout/linear_context.h"
 #include "parallel/layout/measure_links.h"
 #include "parallel/layout/settle_context.h"
 #include "train/build/build_steps.h"
@@ -60,6 +63,9 @@ void list_trained(Engine& engine, const std::vector<bool>& trained) {
     if (const model::Parameter& one = engine.model->parameters()[i]; trained[i]) engine.trained.full.push_back({one.name, one.elements()});
 }
 
+// Of attention on one rank, where it was not measured; for the line that a run starts with.
+constexpr double kAttentionFlopsCpu = 20e9, kAttentionFlopsGpu = 200e12;
+
 // Ranks that step together measure their links together, so that all choose alike.
 void settle_context(Job& job, comm::World& world) {
   parallel::Plan& plan = job.config.plan;
@@ -75,7 +81,21 @@ void settle_context(Job& job, comm::World& world) {
                                         : model::ContextLinks{};
   const std::string why = parallel::settle_context(plan, *job.engine.model, batch, links);
   job.engine.context = plan.context;
-  if (!why.empty() && world.rank() == 0) world.log().info("context.form = auto: {}", why);
+  if (world.rank() != 0) return;
+  if (!why.empty()) world.log().info("context.form = auto: {}", why);
+  const std::string linear = parallel::describe_linear_context(plan, *job.engine.model,
+                                                               {.sequences = batch.sequences,
+                                                                .length = batch.length,
+                                                                .chunk = s.model.chunk,
+                                                                .links = world.transport().link_facts(plan.mesh.peers(0, "cp")),
+                                                                .flops_per_s = links.flops_per_s > 0         ? links.flops_per_s
+                                                                               : job.config.device.is_cuda() ? kAttentionFlopsGpu
+                                                                                                             : kAttentionFlopsCpu});
+  if (linear.empty()) return;
+  world.log().info("{}", linear);
+  if (plan.context.state_dtype == model::StateDtype::bf16)
+    world.log().warn(
+        "context.state_dtype = bf16: states are rounded on every rank that they pass, so results differ from those of one rank");
 }
 
 // Whether chunks of logits without a target are left out. On a GPU the host waits to learn which, so only where it may, and where data have

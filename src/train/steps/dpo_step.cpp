@@ -72,7 +72,7 @@ uint64_t reference_checksum(Job& job, const std::vector<bool>& copied) {
   return static_cast<uint64_t>(value);
 }
 
-std::unique_ptr<model::Objective> make_objective(const Settings& settings) {
+std::unique_ptr<model::Objective> dpo_objective(const Settings& settings) {
   return model::make_dpo(settings.step_options<model::DpoOptions>());
 }
 
@@ -83,7 +83,7 @@ std::unique_ptr<Step> make_dpo(const StepContext& context) {
   const auto reference = std::make_shared<const ReferenceWeights>(*engine.model, engine.store->sharded_weights(), context.trained);
   job.instruments.booked.emplace_back(*job.instruments.memory, base::MemoryUse::parameters, reference->bytes());
   job.reference = reference_checksum(job, reference->copied());
-  engine.objective = make_objective(job.config.settings);
+  engine.objective = dpo_objective(job.config.settings);
   Execution run = in_turn(parallel::execute);
   if (engine.pipeline) run = [&engine](std::span<const parallel::Pass> passes) { return engine.pipeline->run(passes); };
   return make_step(dpo_execution(reference, std::move(run)), job.config.settings.train.check_every);
@@ -107,7 +107,7 @@ StepMethod dpo_method() {
                     .forward_passes = dpo_forward_passes},
           .make = make_dpo,
           .options = StepOptions::from(dpo_schema),
-          .objective = make_objective};
+          .objective = dpo_objective};
 }
 
 base::Schema<model::DpoOptions> dpo_schema() {

@@ -27,7 +27,7 @@ GrpoOptions options_of(const Settings& settings) {
   return options;
 }
 
-std::unique_ptr<model::Objective> make_objective(const Settings& settings) { return model::make_grpo(options_of(settings)); }
+std::unique_ptr<model::Objective> grpo_objective(const Settings& settings) { return model::make_grpo(options_of(settings)); }
 
 std::unique_ptr<Step> make_grpo_step(const StepContext& context) {
   Job& job = context.job;
@@ -55,7 +55,7 @@ StepMethod grpo_method() {
                                {Feature::cuda_graph, "batches of rollouts have lengths of their own, which a graph has not: leave it out"}}},
           .make = make_grpo_step,
           .options = StepOptions::from(grpo_schema),
-          .objective = make_objective};
+          .objective = grpo_objective};
 }
 
 base::Schema<GrpoOptions> grpo_schema() {

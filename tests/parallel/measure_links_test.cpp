@@ -57,6 +57,13 @@ TEST(MeasureLinks, TellsACardThatLinksShare) {
   }
 }
 
+TEST(MeasureLinks, IsNotMisledByLatency) {
+  const comm::LinkModel link{.latency = 5ms, .bytes_per_s = 125e6, .jitter = 0, .contention = comm::LinkModel::Contention::per_nic};
+  const model::ContextLinks card = measured(link, 4);
+  EXPECT_TRUE(card.shared_card);
+  EXPECT_NEAR(card.bytes_per_s / 125e6, 1, 0.05);
+}
+
 TEST(MeasureLinks, GivesAllGroupsTheSlowest) {
   comm::LinkModel link{.latency = 100us, .jitter = 0};
   link.bytes_per_s_matrix = std::vector(4, std::vector<double>(4, 1e8));

@@ -154,12 +154,7 @@ void exactness(const ProofOptions& options, Findings& findings, base::Log& log) 
   for (const bool causal : {true, false})
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16})
       for (const int ranks : {1, 2, 3, 4, 8}) {
-        const Problem p{.ranks = ranks,
-                        .length = ranks == 8 ? 2048 : 487,
-                        .kv_heads = ranks == 8 ? 8 : 4,
-                        .causal = causal,
-                        .dtype = dtype,
-                        .seed = options.seed};
+        const Problem p{.ranks = ranks, .length = ranks == 8 ? 2048 : 487, .causal = causal, .dtype = dtype, .seed = options.seed};
         Tensors whole = whole_of(p), exact = whole;  // exact: in double precision on one process
         for (at::Tensor* one : {&exact.q, &exact.k, &exact.v, &exact.dout}) *one = one->to(at::kDouble);
         make_room(exact);

@@ -332,7 +332,7 @@ TEST(Frame, EveryLieIsRefusedWithItsName) {
   EXPECT_THAT(byte(4, 9), HasSubstr("version 9"));
   EXPECT_THAT(byte(6, 6), HasSubstr("kind 6"));
   EXPECT_THAT(byte(7, 9), HasSubstr("purpose 9"));
-  EXPECT_THAT(byte(28, 11), HasSubstr("operation 11"));
+  EXPECT_THAT(byte(28, 12), HasSubstr("operation 12"));
   EXPECT_THAT(byte(29, 7), HasSubstr("dtype 7"));
   EXPECT_THAT(byte(30, 3), HasSubstr("reduction 3"));
   EXPECT_THAT(refused([](Frame& f, auto& header) { f.bytes = 101, header = encode(f); }), HasSubstr("101 bytes, at most 100"));

@@ -121,9 +121,11 @@ ContextChoices choose_context(const ContextSizes& sizes, const kernels::Attentio
   std::stable_sort(choices.all.begin(), choices.all.end(),
                    [](const ContextChoice& a, const ContextChoice& b) { return a.seconds.total() < b.seconds.total() * (1 - 1e-9); });
   const ContextChoice& best = choices.all.front();
-  choices.why = fmt::format("{}: {:.3g} ms a layer, {}; links {}, {:.3g} Mbit/s{}{}", to_string(best.method, ranks),
-                            best.seconds.total() * 1e3, base::human_bytes(best.bytes), links.shared_card ? "share a card" : "per pair",
-                            links.bytes_per_s * 8e-6, links.origin.empty() ? "" : ", ", links.origin);
+  const double mbit = links.bytes_per_s * 8e-6;
+  choices.why = fmt::format("{}: {:.3g} ms a layer, {}; links {}, {}{}{}", to_string(best.method, ranks), best.seconds.total() * 1e3,
+                            base::human_bytes(best.bytes), links.shared_card ? "share a card" : "per pair",
+                            mbit < 1000 ? fmt::format("{:.3g} Mbit/s", mbit) : fmt::format("{:.3g} Gbit/s", mbit / 1000),
+                            links.origin.empty() ? "" : ", ", links.origin);
   std::string others;
   for (const ContextChoice& one : choices.all)
     if (!(one.method == best.method) && one.method.ulysses == 1)

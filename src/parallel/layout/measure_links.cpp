@@ -68,13 +68,15 @@ class Probe {
     const int n = cp_.size(), me = cp_.rank();
     cp_.barrier("measurement").wait_host();
     const auto begun = now();
-    std::vector<comm::Work> works;
+    std::vector<comm::Work> arriving, leaving;
     for (int d = distance > 0 ? distance : 1; d <= (distance > 0 ? distance : n - 1); ++d) {
-      works.push_back(cp_.recv(buffer_.select(0, d).narrow(0, 0, bytes), (me + n - d) % n, kLabel));
-      works.push_back(cp_.send(buffer_.select(0, 0).narrow(0, 0, bytes), (me + d) % n, kLabel));
+      arriving.push_back(cp_.recv(buffer_.select(0, d).narrow(0, 0, bytes), (me + n - d) % n, kLabel));
+      leaving.push_back(cp_.send(buffer_.select(0, 0).narrow(0, 0, bytes), (me + d) % n, kLabel));
     }
-    comm::Work::all(std::move(works)).wait_host();
-    return base::seconds(now() - begun);
+    comm::Work::all(std::move(arriving)).wait_host();
+    const double took = base::seconds(now() - begun);
+    comm::Work::all(std::move(leaving)).wait_host();
+    return took;
   }
 
   comm::Group& cp_;

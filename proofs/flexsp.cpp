@@ -144,7 +144,7 @@ constexpr int64_t kTokensPerRank = 1024;
 base::Recipe recipe_for(const ProofOptions& options, const std::string& file, int64_t batch, const Assignments& sets) {
   return with(small_decoder(options, {"data.path=" + file, "data.length=8192", fmt::format("train.global_batch={}", batch),
                                       "eval.fraction=0", "model.layers=4", "model.embed=128", "model.heads=8", "model.kv_heads=8",
-                                      "model.mlp=344", "context.form=ulysses"}),
+                                      "model.mlp=344", "context.form=ulysses", "data.sampler=sequential"}),
               sets);
 }
 

@@ -56,7 +56,7 @@ std::vector<int64_t> unit_bytes(const train::Job& job) {
 int64_t checkpoint_bytes(train::Job& job) {
   const model::PassOptions& options = job.engine.options;
   if (options.recompute.empty() && !options.recompute_stage) return 0;
-  const mesh::Batch batch = mesh::slice(job.loader->next(), 0, job.engine.micro_batching.samples);
+  const mesh::Batch batch = mesh::slice(job.ahead.loader->next(), 0, job.engine.micro_batching.samples);
   mesh::Gradients& sink = job.engine.store->sink();
   base::MemoryTags memory;
   parallel::Pass pass = train::pass_over(job.engine, batch);

@@ -153,7 +153,7 @@ SequenceResult run_sequences(const SequenceRun& run) {
          job->engine.model = std::make_unique<CostedModel>(book, std::move(job->engine.model));
          train::stop_loader(*job);
          train::plan_by_measured_costs(*job, world);
-         if (run.plan) job->planner = train::plan_as_kept({{1, *run.plan}}, job->planner);
+         if (run.plan) job->ahead.planner = train::plan_as_kept({{1, *run.plan}}, job->ahead.planner);
          train::start_loader(*job);
          const auto me = static_cast<size_t>(world.rank());
          std::map<int, int64_t> before;

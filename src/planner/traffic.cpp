@@ -131,6 +131,11 @@ std::vector<TrafficRow> step_traffic(const model::Model& model, const parallel::
     table.add_unpredicted("everything", "all", comm::Purpose::control, "the parts of this mesh have different shapes");
     return table.rows;
   }
+  if (rules.step_plans) {
+    table.add_unpredicted("passes", "all", comm::Purpose::activation,
+                          "not predicted: each batch has a plan of its own (step_plans.jsonl); ledger.json has what was sent");
+    return table.rows;
+  }
   cut_batch(step);
   add_tensor_parallel(step, table);
   add_context_parallel(step, table);

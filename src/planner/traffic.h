@@ -40,6 +40,7 @@ struct StepRules {
   int64_t reference_passes = 0;     // forward passes of a reference model before each pass with gradients (DPO)
   int64_t measures = 0;             // metrics that the objective reports beside the loss
   bool asks_before_update = false;  // train.on_bad_step: the loss is reduced before every update
+  bool step_plans = false;          // context.plan: passes depend on the lengths in each batch
 };
 
 // The messages of one kind in one step, over all ranks together.

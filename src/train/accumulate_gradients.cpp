@@ -40,9 +40,9 @@ TrainingPasses training_passes(Engine& engine, const mesh::Batch& batch, int64_t
 
 TrainingPasses planned_passes(Engine& engine, const mesh::Batch& sequences, const parallel::StepPlan& plan, double weight, int64_t step) {
   TrainingPasses all;
-  all.batches = parallel::unit_batches(plan, engine.pool.rank, sequences);
+  all.batches = parallel::unit_batches(plan, engine.micro_batching.pool.rank, sequences);
   all.max_passes = parallel::max_passes(plan);
-  std::vector<int64_t> units = parallel::passes_of(plan, engine.pool.rank);
+  std::vector<int64_t> units = parallel::passes_of(plan, engine.micro_batching.pool.rank);
   // Ranks that share state count rounds of reductions by passes: those with fewer units end with empty passes.
   units.resize(static_cast<size_t>(all.max_passes), parallel::kNoUnit);
   mesh::Batch empty_batch;
@@ -53,7 +53,7 @@ TrainingPasses planned_passes(Engine& engine, const mesh::Batch& sequences, cons
     mesh::Axes& axes = all.axes.emplace_back(engine.axes);
     const bool empty = u == parallel::kNoUnit;
     if (!empty && plan.units[static_cast<size_t>(u)].ranks.size() > 1)
-      axes.put("cp", engine.pool.group(plan.units[static_cast<size_t>(u)].ranks));
+      axes.put("cp", engine.micro_batching.pool.group(plan.units[static_cast<size_t>(u)].ranks));
     all.samples_in.push_back(empty ? 0 : 1);
     if (!empty) ++all.with_samples;
   }

@@ -145,8 +145,11 @@ std::string run_in_words(const Planned& p, const Start& start, int64_t keepers) 
     add_line(out, "context", parallel::context_form(plan) + (p.context_reason.empty() ? "" : " (auto: " + p.context_reason + ")"));
   if (plan.zero > 0) add_line(out, "sharded", fmt::format("zero {} over {} ranks", plan.zero, keepers));
   add_line(out, "sync", plan.sync.at("dp"));
+  const bool planned = s.layout.context.plan != parallel::ContextPlan::fixed;
   add_line(out, "steps",
-           fmt::format("{} of {} samples ({} tokens), micro-batches of {}", s.train.steps, s.train.global_batch, tokens, plan.micro_batch));
+           fmt::format("{} of {} samples ({}{} tokens), {}", s.train.steps, s.train.global_batch, planned ? "at most " : "", tokens,
+                       planned ? fmt::format("passes of at most {} tokens a rank", s.layout.context.tokens_per_rank)
+                               : fmt::format("micro-batches of {}", plan.micro_batch)));
   add_line(out, "work",
            fmt::format("{} FLOP a step, {} in all", base::human_count(work), base::human_count(work * static_cast<double>(s.train.steps))));
   return out;

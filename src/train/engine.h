@@ -34,12 +34,6 @@ struct TrainedParameters {
   mesh::WriteBarrier* barrier = nullptr;
 };
 
-// How the samples of a rank become passes (gradient accumulation).
-struct MicroBatching {
-  int64_t samples = 1;  // samples of one pass
-  int64_t count = 0;    // passes of a step; 0: as many as passes of `samples` need
-};
-
 // The ranks that step plans (context.plan) share the sequences of a step out to: those with samples of their own, of this step group and
 // with this rank's coordinates along tp.
 struct UnitPool {
@@ -47,6 +41,13 @@ struct UnitPool {
   int ranks = 1;  // of the pool
   // The group of these ranks of the pool, in this order; this rank is one of them. Empty: there are no step plans.
   std::function<comm::Group&(const std::vector<int>& ranks)> group = {};
+};
+
+// How the samples of a rank become passes (gradient accumulation).
+struct MicroBatching {
+  int64_t samples = 1;  // samples of one pass
+  int64_t count = 0;    // passes of a step; 0: as many as passes of `samples` need
+  UnitPool pool = {};   // of step plans, where passes are units
 };
 
 // What a step works with: model, parameters, optimizer, sync rules and pass options. train::build makes one on every rank.
@@ -65,7 +66,6 @@ struct Engine {
   double clip_norm = 0;
   double loss_share = 1;                        // ranks along tp compute the same loss: each counts this share of it
   parallel::ContextRule context = {};           // how sequences are sharded along cp
-  UnitPool pool = {};                           // of step plans
   model::PassOptions options = {};              // the options of all passes, which borrow them
   std::unique_ptr<model::Fp8LinearLayers> fp8;  // owns what options.fp8 points to; null: no layer is in fp8
   std::function<void()> before_update;          // called on all ranks when gradients are final, before the update; may be empty

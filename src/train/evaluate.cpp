@@ -26,13 +26,13 @@ HeldOut evaluate_held_out(Job& job, const std::function<void(double done)>& prog
   const data::BatchRange share = job.shares.within_step_group(count);
   const size_t measured = job.engine.objective->measures().size();
   std::vector<double> sums(2 + measured);  // loss, its denominator, the objective's measures
-  const int64_t micro_batch = job.planner ? 1 : job.engine.micro_batching.samples;  // sequences of any length: one by one
+  const int64_t micro_batch = job.ahead.planner ? 1 : job.engine.micro_batching.samples;  // sequences of any length: one by one
   for (const data::BatchRange& part :
        data::micro_batches(share.count, micro_batch, (count + job.shares.step_group_ranks - 1) / job.shares.step_group_ranks)) {
     std::vector<int64_t> ids(static_cast<size_t>(part.count));
     std::iota(ids.begin(), ids.end(), held.first + share.first + part.first);
     mesh::Batch batch = mesh::to_device(job.batches->fill(ids), job.config.device);
-    if (job.planner && !ids.empty()) batch = parallel::sequence_batch(batch);
+    if (job.ahead.planner && !ids.empty()) batch = parallel::sequence_batch(batch);
     const model::Losses losses = job.step->evaluate(job.engine, batch);
     sums[0] += losses.sum.item<double>();
     sums[1] += losses.count.to(at::kDouble).item<double>();

@@ -73,6 +73,14 @@ struct RunProgress {
   int64_t batches_passed = 0;  // batches left out by rollbacks: step s trains on the sampler's batch s + batches_passed
 };
 
+// What makes batches while the step before runs: a loader, or, with context.plan, plans of each step.
+struct BatchesAhead {
+  comm::Group* plan_group = nullptr;        // the step group, for its plans; null: context.plan = fixed
+  PlannedBatches::Planner planner;          // empty: context.plan = fixed
+  std::unique_ptr<data::Loader> loader;     // null with plans
+  std::unique_ptr<PlannedBatches> planned;  // null without
+};
+
 // One per rank. It must not move in memory after start_loader(), because the loader's thread reads it. Members are destroyed in reverse
 // order, which matters where a comment says so.
 struct Job {
@@ -95,10 +103,7 @@ struct Job {
   std::unique_ptr<RemoteIslandHost> remote_islands;  // null unless this island is a separate world
   std::unique_ptr<BadSteps> bad_steps;
   RunProgress progress;
-  comm::Group* plan_group = nullptr;        // the step group, for step plans; null: context.plan = fixed
-  PlannedBatches::Planner planner;          // empty: context.plan = fixed
-  std::unique_ptr<data::Loader> loader;     // null with step plans. Last, so that its thread ends first
-  std::unique_ptr<PlannedBatches> planned;  // null without. The same
+  BatchesAhead ahead;  // last, so that its threads end first
 };
 
 }  // namespace cairn::train

@@ -39,6 +39,22 @@ sync::StepMetrics with_plan(sync::StepMetrics metrics, const TakenStep& taken) {
   return metrics;
 }
 
+// What is known of the step that was taken last, without metrics and saves.
+StepRecord record_of(const Job& job, const TakenStep& taken) {
+  return {.step = job.progress.steps_done,
+          .tokens = taken.tokens,
+          .loss_denominator = taken.loss_denominator,
+          .positions = taken.positions,
+          .flops = taken.flops,
+          .tokens_done = job.progress.tokens_done,
+          .batch = taken.batch,
+          .samples = taken.samples,
+          .learning_rate = taken.learning_rate,
+          .data_wait_s = taken.data_wait_s,
+          .plan = job.config.writes && taken.plan ? parallel::to_json(*taken.plan) : "",
+          .fault = taken.output.skipped ? job.bad_steps->fault() : ""};
+}
+
 // Handles a bad step whose update was skipped. Returns true if the run was rolled back to the state in `rewind`; then the step does not
 // count. All ranks decide the same.
 bool roll_back(comm::World& world, Job& job, const Rewind& rewind, RunRecorder& recorder, int64_t step) {
@@ -138,7 +154,7 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
     progress.steps_done = step;
     progress.tokens_done += taken.tokens;
 
-    const sync::StepMetrics merge = track_merge(world, *job, recorder);
+    const sync::StepMetrics merge = with_plan(track_merge(world, *job, recorder), taken);
     if (step == last) sync.finish();
     if (const auto position = sync.take_new_position()) {
       move_to(world, *job, recorder, *position);
@@ -146,22 +162,11 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
     }
     const int64_t done = progress.steps_done;
     const bool evaluates = due(done, s.eval.every, last) && held_out_samples(*job) > 0;
-    stopped = recorder.step({.step = done,
-                             .tokens = taken.tokens,
-                             .loss_denominator = taken.loss_denominator,
-                             .positions = taken.positions,
-                             .flops = taken.flops,
-                             .tokens_done = progress.tokens_done,
-                             .batch = taken.batch,
-                             .samples = taken.samples,
-                             .learning_rate = taken.learning_rate,
-                             .data_wait_s = taken.data_wait_s,
-                             .snapshot_s = snapshots.take_held_up_s() + (start.keeper ? start.keeper->take_held_up_s() : 0),
-                             .evaluated = evaluates,
-                             .metrics = metrics_of(*job, with_plan(merge, taken), snapshots),
-                             .plan = job->config.writes && taken.plan ? parallel::to_json(*taken.plan) : "",
-                             .fault = taken.output.skipped ? job->bad_steps->fault() : ""},
-                            taken.output, stop.requested());
+    StepRecord facts = record_of(*job, taken);
+    facts.snapshot_s = snapshots.take_held_up_s() + (start.keeper ? start.keeper->take_held_up_s() : 0);
+    facts.evaluated = evaluates;
+    facts.metrics = metrics_of(*job, merge, snapshots);
+    stopped = recorder.step(facts, taken.output, stop.requested());
     if (separately) stopped = stop_together(world, sync, stopped, stop_requested);
 
     const bool wanted = done < last || s.snapshot.last;

@@ -101,7 +101,8 @@ planner::StepRules step_rules(const Settings& s, const model::Model& model, cons
                            .split_update = optim::optimizer_needs(s.optim.kind).split,
                            .bucket_bytes = static_cast<int64_t>(s.sync.bucket_mib * (1 << 20)),
                            .reference_passes = step_method(s).needs.reference ? 1 : 0,
-                           .asks_before_update = s.train.on_bad_step != OnBadStep::stop};
+                           .asks_before_update = s.train.on_bad_step != OnBadStep::stop,
+                           .step_plans = s.layout.context.plan != parallel::ContextPlan::fixed};
   if (const int tp = plan.mesh.extent("tp"); rules.whole_parameters && rules.split_update == optim::SplitUpdate::nothing && tp > 1)
     base::fail_input("optim.kind = {}: works on whole matrices, which mesh.tp = {} splits: use {}, or mesh.tp = 1", s.optim.kind, tp,
                      optim::elementwise_optimizers());

@@ -104,14 +104,14 @@ std::vector<std::string> doubts(const StepOfRecord& record, const RunStart& now,
 
 // Steps under plans are planned as they were then: costs are measured anew in each run.
 void use_kept_plans(Job& job, const StepOfRecord& record, Replayed& result) {
-  if (!job.planner) return;
+  if (!job.ahead.planner) return;
   std::map<int64_t, parallel::StepPlan> kept = read_kept_plans(job.config.out);
-  if (std::erase_if(kept, [&](const auto& one) { return one.second.ranks != job.engine.pool.ranks; }) > 0)
+  if (std::erase_if(kept, [&](const auto& one) { return one.second.ranks != job.engine.micro_batching.pool.ranks; }) > 0)
     result.differences.push_back(fmt::format("{} has plans for other numbers of ranks: those steps are planned anew", kPlansFile));
   if (!kept.contains(record.step))
     result.differences.push_back(fmt::format("{} has no plan of step {}: it is planned anew", kPlansFile, record.step));
   stop_loader(job);
-  job.planner = plan_as_kept(std::move(kept), std::move(job.planner));
+  job.ahead.planner = plan_as_kept(std::move(kept), std::move(job.ahead.planner));
   start_loader(job);
 }
 

@@ -80,18 +80,18 @@ TakenStep take_step(Job& job) {
       .tokens = counts.tokens,
       .loss_denominator = loss_denominator(job, counts),
       .positions = counts.step_group_samples * job.config.settings.data.needs().sequences() * std::max<int64_t>(job.data.length, 1)};
-  if (job.planner) count_sequences(job, counts, taken);
+  if (job.ahead.planner) count_sequences(job, counts, taken);
   taken.learning_rate = job.schedule.learning_rate(job.sampler->progress(step));
   const std::chrono::nanoseconds asked = job.instruments.wall->now();
   comm::FlightRecorder* const flight = job.instruments.flight;
   if (flight) flight->begin_step(step), flight->set_activity(comm::Activity::loading);
   PlannedBatch planned;
-  if (job.planned) {
-    planned = job.planned->next();
+  if (job.ahead.planned) {
+    planned = job.ahead.planned->next();
     taken.plan = planned.plan;
     taken.plan_metrics = metrics_of(planned);
   }
-  const mesh::Batch waiting = job.planned ? planned.sequences : job.loader->next();
+  const mesh::Batch waiting = job.ahead.planned ? planned.sequences : job.ahead.loader->next();
   if (flight) flight->set_activity(comm::Activity::computing);
   taken.data_wait_s = base::seconds(job.instruments.wall->now() - asked);
   const SyncCheck check(job.config.settings.log.sync_check && job.config.device.is_cuda());
@@ -102,14 +102,14 @@ TakenStep take_step(Job& job) {
                                 .loss_denominator = taken.loss_denominator,
                                 .learning_rate = taken.learning_rate,
                                 .max_local_samples = counts.max_local_samples,
-                                .plan = job.planned ? &planned.plan : nullptr});
+                                .plan = job.ahead.planned ? &planned.plan : nullptr});
   if (flight) flight->end_step(), flight->set_activity(comm::Activity::updating);  // what a rank does beside its passes
   return taken;
 }
 
 void skip_step(Job& job) {
   const int64_t step = job.progress.steps_done + 1;
-  job.planned ? (void)job.planned->next() : (void)job.loader->next();
+  job.ahead.planned ? (void)job.ahead.planned->next() : (void)job.ahead.loader->next();
   job.engine.sync->after_step({.step = step, .skipped = true}).wait();
   job.progress.updates_skipped += 1;
 }

@@ -127,7 +127,7 @@ TEST(CudaGraphStep, GivesTheResultsOfOrdinarySteps) {
 TEST(CudaGraphStep, RareShapesAreNotCaptured) {
   harness::on_ranks(1, [&](comm::World& world) {
     const auto job = build(world, recorded_recipe({}), {}, {});
-    const mesh::Batch batch = job->loader->next();
+    const mesh::Batch batch = job->ahead.loader->next();
     Counted counted;
     int made = 0;
     parallel::ParameterStore& store = *job->engine.store;

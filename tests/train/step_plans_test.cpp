@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "../base/error_of.h"
+#include "base/error_of.h"
 #include "base/metrics.h"
 #include "base/recipe.h"
 #include "comm/local/local.h"

@@ -1,5 +1,7 @@
 #include "parallel/step_plan/unit_batch.h"
 
+#include <bit>
+
 #include <ATen/core/IListRef.h>
 
 #include "base/check.h"
@@ -8,6 +10,17 @@
 
 namespace cairn::parallel {
 namespace {
+
+// Where the sequences of a row begin, as data/samples/document_starts.h adds it to batches for a GPU.
+void add_starts(mesh::Batch& batch, const StepUnit& unit, const at::Device& device) {
+  const auto most = static_cast<int64_t>(std::bit_ceil(unit.sequences.size()));
+  const at::Tensor table = at::full({1, most}, unit.tokens(), at::kInt);
+  auto* to = table.mutable_data_ptr<int32_t>();
+  int32_t begin = 0;
+  for (const PlannedSequence& one : unit.sequences) *to++ = begin, begin += static_cast<int32_t>(one.length);
+  batch.fields["document_starts"] = {table.to(device), mesh::Field::Shape::per_sample};
+  batch.fields["documents_counted"] = {at::zeros({most}, at::TensorOptions().dtype(at::kByte).device(device)), mesh::Field::Shape::whole};
+}
 
 mesh::Batch unit_batch(const StepUnit& unit, const mesh::Batch& all, int64_t first_sequence, int64_t first_token) {
   const int64_t tokens = unit.tokens(), count = static_cast<int64_t>(unit.sequences.size());
@@ -29,6 +42,7 @@ mesh::Batch unit_batch(const StepUnit& unit, const mesh::Batch& all, int64_t fir
   put("positions", at::cat(positions));
   put("token_keys", at::cat(keys));
   if (count > 1) put("documents", at::cat(documents));
+  if (count > 1 && whole.device().is_cuda()) add_starts(batch, unit, whole.device());
   return batch;
 }
 

@@ -95,7 +95,7 @@ class Search {
         best = filling, best_s = filling.slowest();
         return;
       }
-      std::set<std::pair<int, std::pair<double, int64_t>>> tried;  // groups that are alike need trying once
+      std::set<std::pair<int, std::pair<double, int64_t>>> tried;  // of equal groups one is tried
       for (size_t p = 0; p < layout.size() && nodes > 0; ++p) {
         if (!fits(filling, k, p)) continue;
         if (!tried.insert({layout[p], {filling.seconds[p], filling.tokens[p]}}).second) continue;

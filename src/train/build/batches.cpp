@@ -20,17 +20,17 @@ data::BatchIndex batch_index(const Job& job, int64_t step) { return {step, job.p
 std::vector<int64_t> batch_ids(const Job& job, int64_t step) { return job.batches->ids(batch_index(job, step)); }
 
 void stop_loader(Job& job) {
-  job.loader.reset();
-  job.planned.reset();
+  job.ahead.loader.reset();
+  job.ahead.planned.reset();
 }
 
 void start_loader(Job& job) {
   stop_loader(job);
-  if (job.planner) {
-    job.planned = plan_ahead(job);
+  if (job.ahead.planner) {
+    job.ahead.planned = plan_ahead(job);
     return;
   }
-  job.loader = job.batches->load_ahead(batch_index(job, job.progress.steps_done + 1), job.config.settings.train.steps + 1);
+  job.ahead.loader = job.batches->load_ahead(batch_index(job, job.progress.steps_done + 1), job.config.settings.train.steps + 1);
 }
 
 }  // namespace cairn::train

@@ -71,23 +71,23 @@ void build_step_plans(Job& job, comm::World& world) {
   const std::vector<int> sharing = job.config.plan.mesh.peers_along(world.rank(), parallel::kSampleAxes);
   const auto first = sharing.begin() + job.shares.step_group_first;
   const std::vector<int> ranks(first, first + job.shares.step_group_ranks);
-  job.engine.pool.rank = job.shares.data_rank - job.shares.step_group_first;
-  job.engine.pool.ranks = static_cast<int>(ranks.size());
-  job.engine.pool.group = [&world, ranks](const std::vector<int>& of_pool) -> comm::Group& {
+  job.engine.micro_batching.pool.rank = job.shares.data_rank - job.shares.step_group_first;
+  job.engine.micro_batching.pool.ranks = static_cast<int>(ranks.size());
+  job.engine.micro_batching.pool.group = [&world, ranks](const std::vector<int>& of_pool) -> comm::Group& {
     std::vector<int> members;
     for (const int rank : of_pool) members.push_back(ranks[static_cast<size_t>(rank)]);
     return world.group(std::move(members), "unit");
   };
-  job.plan_group = &world.group(job.engine.step_group->ranks(), "step plans");
+  job.ahead.plan_group = &world.group(job.engine.step_group->ranks(), "step plans");
 }
 
 void plan_by_measured_costs(Job& job, comm::World& world) {
   const parallel::ContextOptions& context = job.config.settings.layout.context;
   if (context.plan == parallel::ContextPlan::fixed) return;
-  std::vector<int> all(static_cast<size_t>(job.engine.pool.ranks));
+  std::vector<int> all(static_cast<size_t>(job.engine.micro_batching.pool.ranks));
   std::iota(all.begin(), all.end(), 0);
-  const std::vector<int> ranks = job.engine.pool.group(all).ranks();
-  planner::SequencePool pool{.ranks = job.engine.pool.ranks,
+  const std::vector<int> ranks = job.engine.micro_batching.pool.group(all).ranks();
+  planner::SequencePool pool{.ranks = job.engine.micro_batching.pool.ranks,
                              .tokens_per_rank = context.tokens_per_rank,
                              .ranks_per_node = ranks_per_node(world, ranks),
                              .costs = {}};
@@ -96,16 +96,16 @@ void plan_by_measured_costs(Job& job, comm::World& world) {
   measure_costs(job, world, pool);
   if (world.rank() == 0)
     world.log().info("context.plan = {}: {}", base::enum_name(parallel::kContextPlanNames, context.plan), planner::in_words(pool));
-  job.planner = planner_of(context.plan, pool, degrees_of(job, pool));
+  job.ahead.planner = planner_of(context.plan, pool, degrees_of(job, pool));
 }
 
 std::unique_ptr<PlannedBatches> plan_ahead(Job& job) {
-  return std::make_unique<PlannedBatches>(PlannedBatches::Parts{.step_group = *job.plan_group,
-                                                                .pool_rank = job.engine.pool.rank,
-                                                                .pool_ranks = job.engine.pool.ranks,
+  return std::make_unique<PlannedBatches>(PlannedBatches::Parts{.step_group = *job.ahead.plan_group,
+                                                                .pool_rank = job.engine.micro_batching.pool.rank,
+                                                                .pool_ranks = job.engine.micro_batching.pool.ranks,
                                                                 .source = *job.batches,
                                                                 .dataset = *job.data.samples,
-                                                                .planner = job.planner},
+                                                                .planner = job.ahead.planner},
                                           batch_index(job, job.progress.steps_done + 1), job.config.settings.train.steps);
 }
 

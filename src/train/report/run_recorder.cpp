@@ -79,7 +79,7 @@ RunRecorder::~RunRecorder() = default;
 void RunRecorder::open_metrics() {
   const auto warn = [this](const std::string& text) { world_.log().warn("{}", text); };
   metrics_ = std::make_unique<base::Metrics>(start_.out / "metrics.jsonl", base::real_disk(), warn);
-  if (job_.planner) plans_ = std::make_unique<base::LogFile>(start_.out / kPlansFile, base::real_disk(), warn);
+  if (job_.ahead.planner) plans_ = std::make_unique<base::LogFile>(start_.out / kPlansFile, base::real_disk(), warn);
 }
 
 bool RunRecorder::step(const StepRecord& facts, const StepOutput& output, bool wants_to_stop) {

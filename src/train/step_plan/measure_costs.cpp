@@ -69,7 +69,7 @@ std::vector<planner::MeasuredPass> measured_passes(Job& job, comm::World& world,
   lengths.push_back(1);  // reduces the gradients of all
   // Every rank runs the same passes by itself.
   Engine& engine = job.engine;
-  const int own = engine.pool.rank;
+  const int own = engine.micro_batching.pool.rank;
   parallel::StepPlan plan{.step = 1, .ranks = pool_ranks, .micro_batches = static_cast<int64_t>(lengths.size()), .units = {}};
   for (size_t i = 0; i < lengths.size(); ++i)
     plan.units.push_back({.ranks = {own}, .sequences = {{static_cast<int64_t>(i), lengths[i]}}, .micro_batch = static_cast<int64_t>(i)});
@@ -170,7 +170,7 @@ std::vector<int> neighbours(const planner::SequencePool& pool, int rank, int deg
 
 // Bytes a second that a rank sends among `degree` neighbours while all do.
 double bandwidth_of(Job& job, comm::World& world, const planner::SequencePool& pool, int degree, int64_t message) {
-  const UnitPool& units = job.engine.pool;
+  const UnitPool& units = job.engine.micro_batching.pool;
   const std::vector<int> members = neighbours(pool, units.rank, degree);
   const bool all_to_all = pool.costs.exchange == planner::Exchange::all_to_all;
   const int64_t part = std::max<int64_t>(message / 4 / degree, 1), elements = all_to_all ? part * degree : message / 4;

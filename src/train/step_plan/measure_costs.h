@@ -22,7 +22,7 @@ struct Job;
 // Parameters and optimizer stay as they are; gradients are left undefined, as between steps. Collective over the step group.
 void measure_costs(Job& job, comm::World& world, planner::SequencePool& pool);
 
-// How many neighbours in this order have faster links among them than to the others; 0: all links are alike, or there is no such order.
+// How many neighbours in this order have faster links among them than to the others; 0: all links are the same, or there is no such order.
 int ranks_per_node(comm::World& world, const std::vector<int>& ranks);
 
 }  // namespace cairn::train

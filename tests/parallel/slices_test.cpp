@@ -117,7 +117,7 @@ Result run_slices(const model::Model& model, const at::Tensor& flat, const mesh:
   Result result;
   sink.begin(1, [&](int64_t index) { result.announced.push_back(index); });
   const model::FlatWeights weights(model.layout(), flat);
-  model::Buffers buffers = model.make_buffers(flat.options());
+  model::Buffers buffers = model.make_buffers(flat.options().dtype(flat.scalar_type() == at::kDouble ? at::kDouble : at::kFloat));
   const mesh::Axes alone;
   base::MemoryTags memory;
   const model::PassOptions options{.head_slice = head_slice, .skip_unneeded_logits = true, .slice = slice, .draws_by_token = true};

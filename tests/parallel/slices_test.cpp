@@ -173,7 +173,7 @@ TEST_P(InSlices, GivesTheGradientsOfWholeSequences) {
       const Result whole = run_slices(*model, flat.to(at::kDouble), batch, *objective, 0, 0),
                    rounded = run_slices(*model, flat, batch, *objective, 0, 0);
       for (const auto& [slice, head_slice] : {std::pair<int64_t, int64_t>{kSliceTestLength, 100}, {10, 7}, {7, 23}, {1, 1}})
-        expect_gradients(*model, run_slices(*model, flat, batch, *objective, slice, head_slice), whole, tolerance,
+        expect_gradients(*model, run_slices(*model, flat, batch, *objective, slice, head_slice), whole, (slice == 1 ? 2 : 1) * tolerance,
                          std::to_string(rows) + " rows, slices of " + std::to_string(slice), &rounded);
     }
   }
@@ -182,7 +182,7 @@ INSTANTIATE_TEST_SUITE_P(Decoders, InSlices, testing::ValuesIn(slice_cases()), [
 
 // Contributions of slices are summed in fp32 before they are rounded.
 TEST(InSlices, RoundHardlyMoreThanWholeSequencesInBf16) {
-  for (const char* kind : {"llama", "qwen3"}) {
+  for (const char* kind : {"llama", "mistral"}) {
     const SliceCase c{kind, slice_shape(kind)};
     const auto model = model::make_decoder(c.shape);
     const at::Tensor flat = slice_weights(*model, at::kBFloat16);

@@ -55,8 +55,7 @@ void exactness(const ProofOptions& options, Findings& findings, base::Log& log) 
   constexpr int64_t kShort = 900;
   model::DecoderShape dropped = stream_shape(kSmallVocab, kShort);
   dropped.dropout = 0.1;
-  compare("dropout 0.1, slices 700, 64", dropped, stream_batch(options.seed, 2, kShort, kSmallVocab), *next_token,
-          {streamed(700, 100), streamed(64, 7)});
+  compare("dropout 0.1", dropped, stream_batch(options.seed, 2, kShort, kSmallVocab), *next_token, one);
   const model::DecoderShape less = stream_shape(kSmallVocab, kShort);
   compare("LoRA", less, stream_batch(options.seed, 2, kShort, kSmallVocab), *next_token, one,
           {.rank = 4, .alpha = 8, .targets = {"q_proj", "v_proj", "down_proj"}});
@@ -92,22 +91,25 @@ void memory_peaks(const ProofOptions& options, Findings& findings, base::Log& lo
   const auto peak = [&](int64_t vocab, int64_t length, const StreamWay& way) {
     StreamTrial trial(stream_shape(vocab, length), at::kFloat, options.seed);
     const mesh::Batch batch = stream_batch(options.seed, 1, length, vocab);
-    trial.run(batch, *next_token, way);
     return static_cast<double>(trial.run(batch, *next_token, way).peak_bytes);
   };
   constexpr int64_t kSlice = 256, kHeadSlice = 64;
+  const auto mib = [](double bytes) { return bytes / (1 << 20); };
   for (const auto& [vocab, bound] : {std::pair<int64_t, double>{kVocab, 4.0}, {256, 1.8}}) {
     const double baseline = peak(vocab, kLength, kRecomputation), sliced = peak(vocab, kLength, streamed(kSlice, kHeadSlice));
-    log.info("vocabulary {}: recomputation {:.1f} MiB, in slices {:.1f} MiB", vocab, baseline / (1 << 20), sliced / (1 << 20));
-    findings.at_least(fmt::format("2. vocabulary {}: peak of recomputation / peak in slices", vocab), 1, baseline / sliced, bound);
+    const double finer = peak(vocab, kLength, streamed(kSlice / 2, kHeadSlice));
+    log.info("vocabulary {}: recomputation {:.1f} MiB, in slices of 256 {:.1f}, of 128 {:.1f}", vocab, mib(baseline), mib(sliced),
+             mib(finer));
+    findings.at_least(fmt::format("2. vocabulary {}: peak of recomputation / peak in slices of 256", vocab), 1, baseline / sliced, bound);
+    findings.at_least(fmt::format("2. vocabulary {}: the same in slices of 128", vocab), 1, baseline / finer, bound);
   }
   // Affine in T: three lengths on one line, whose slope is that of what must grow.
-  const double a = peak(kVocab, 2048, streamed(kSlice, kHeadSlice)), b = peak(kVocab, 4096, streamed(kSlice, kHeadSlice)),
-               c = peak(kVocab, 6144, streamed(kSlice, kHeadSlice));
+  const double a = peak(kVocab, 1024, streamed(kSlice, kHeadSlice)), b = peak(kVocab, 2048, streamed(kSlice, kHeadSlice)),
+               c = peak(kVocab, 3072, streamed(kSlice, kHeadSlice));
   const double d = 256, kv = 2 * 64, per_token = 4 * (4 * d + 4 * kv + 2 * d);  // checkpoints of 4 layers; k, v, dk, dv; H, dH
-  findings.at_most("2. peaks at 2048, 4096 and 6144 tokens: distance of the middle one from a line", 0, std::abs(b - (a + c) / 2) / b,
+  findings.at_most("2. peaks at 1024, 2048 and 3072 tokens: distance of the middle one from a line", 0, std::abs(b - (a + c) / 2) / b,
                    0.03);
-  findings.at_most("2. slope of the peak / bytes of checkpoints, keys, values, their gradients, H and dH", 1, (c - a) / 4096 / per_token,
+  findings.at_most("2. slope of the peak / bytes of checkpoints, keys, values, their gradients, H and dH", 1, (c - a) / 2048 / per_token,
                    1.3);
 }
 
@@ -118,7 +120,7 @@ void speed(const ProofOptions& options, Findings& findings, base::Log& log) {
   const mesh::Batch batch = random_tokens({.seed = options.seed, .samples = 1, .length = kLength, .vocab = kVocab});  // all are targets
   const StreamWay slices = streamed((kLength + 2) / 3, 256);
   std::vector<double> ratios, baseline;
-  for (int round = 0; round < 6; ++round) {  // interleaved; the first warms up
+  for (int round = 0; round < 4; ++round) {  // interleaved; the first warms up
     const double whole = trial.run(batch, *next_token, kRecomputation).seconds, sliced = trial.run(batch, *next_token, slices).seconds;
     if (round == 0) continue;
     baseline.push_back(whole);
@@ -126,8 +128,8 @@ void speed(const ProofOptions& options, Findings& findings, base::Log& log) {
   }
   std::ranges::sort(ratios);
   std::ranges::sort(baseline);
-  log.info("recomputation {:.2f} s; in slices {:.3f} of it (from {:.3f} to {:.3f})", baseline[2], ratios[2], ratios.front(), ratios.back());
-  findings.at_most("3. time of a pass in slices of T/3 / recomputation with whole logits, median of 5", 1, ratios[2], 1.15);
+  log.info("recomputation {:.2f} s; in slices {:.3f} of it (from {:.3f} to {:.3f})", baseline[1], ratios[1], ratios.front(), ratios.back());
+  findings.at_most("3. time of a pass in slices of T/3 / recomputation with whole logits, median of 3", 1, ratios[1], 1.15);
 }
 
 // 4. Four ranks with ZeRO 2: as many reductions, the same gradients.

@@ -57,7 +57,7 @@ class RolloutFiles {
                 "train.global_batch=4",  "model.layers=2",
                 "model.embed=16",        "model.heads=2",
                 "model.kv_heads=2",      "model.mlp=24",
-                "optim.learning_rate=2"} +
+                "optim.learning_rate=2", "train.steps=3"} +
            more;
   }
   const std::filesystem::path& folder() const { return folder_.path(); }

@@ -91,6 +91,7 @@ INSTANTIATE_TEST_SUITE_P(
         StreamCase{"plain"}, StreamCase{"untied", 1, {"model.tied=false"}}, StreamCase{"micro_batches", 1, {"train.micro_batch=3"}},
         StreamCase{"dropout", 1, {"model.dropout=0.1"}}, StreamCase{"packed", 1, {"data.packing=documents"}},
         StreamCase{"gpt2", 1, {"model.kind=gpt2", "model.kv_heads=4"}}, StreamCase{"ladder", 1, {"model.residual=ladder"}},
+        StreamCase{"gla", 1, {"model.kind=gla"}}, StreamCase{"gla_tp2", 2, {"model.kind=gla", "mesh.tp=2", "model.softmax_layers=1"}},
         StreamCase{"trains_some", 1, {R"(model.train=["role:head", "role:norm"])", "model.tied=false"}},
         StreamCase{"dp2", 2, {"mesh.dp=2"}}, StreamCase{"zero1", 2, {"mesh.dp=2", "memory.zero=1"}},
         StreamCase{"zero2", 3, {"mesh.dp=3", "memory.zero=2", "train.micro_batch=1"}},

@@ -32,6 +32,12 @@ std::vector<size_t> chosen_by(const RecomputeRule& rule, const model::Model& mod
 // Logits become their gradient in place. Recomputed, they would exist twice, to save little.
 bool makes_logits(const model::Block& block) { return std::ranges::count(block.card().writes, "logits") > 0; }
 
+// RecomputeMode::stream: layers that cannot be computed in slices are recomputed over whole sequences. A lookup keeps no more than its input.
+bool keeps_input_in_slices(const model::Block& block) {
+  const std::vector<model::BlockOp>& operations = block.card().operations;
+  return block.card().sliceable || (!operations.empty() && operations.front().kind != model::BlockOp::Kind::lookup);
+}
+
 // Recomputes as many of these blocks (those of one rank), from the first on, as it takes to stay within the budget.
 void stay_within(int64_t budget_bytes, const std::vector<size_t>& blocks, const model::Model& model,
                  const std::vector<ActivationBytes>& kept, std::vector<bool>& recomputed) {
@@ -70,9 +76,9 @@ std::vector<bool> recomputed_blocks(const RecomputeRule& rule, const model::Mode
     for (const auto& [rank, blocks] : by_rank) stay_within(rule.budget_bytes, blocks, model, kept, recomputed);
   }
   if (rule.mode == RecomputeMode::stream) {
-    for (size_t i = 0; i < n; ++i) recomputed[i] = model.blocks()[i]->card().sliceable;
-    if (!std::ranges::count(recomputed, true))
+    if (std::ranges::none_of(model.blocks(), [](const auto& block) { return block->card().sliceable; }))
       base::fail_input("recompute.mode = stream: no block of this model can be computed in slices along a sequence. Use full.");
+    for (size_t i = 0; i < n; ++i) recomputed[i] = keeps_input_in_slices(*model.blocks()[i]);
   }
   for (size_t i = 0; i < n; ++i) recomputed[i] = recomputed[i] && !makes_logits(*model.blocks()[i]);
   return recomputed;
@@ -91,7 +97,7 @@ int64_t slice_within(int64_t budget_bytes, const model::Model& model, Activation
     for (size_t i = 0; i < kept.size(); ++i) {
       const int rank = rank_of_block.empty() ? 0 : rank_of_block[i];
       by_rank[rank].push_back(kept[i]);
-      recomputed[rank].push_back(model.blocks()[i]->card().sliceable && !makes_logits(*model.blocks()[i]));
+      recomputed[rank].push_back(keeps_input_in_slices(*model.blocks()[i]) && !makes_logits(*model.blocks()[i]));
     }
     peak = 0;
     for (const auto& [rank, blocks] : by_rank) peak = std::max(peak, peak_activation_bytes(blocks, recomputed[rank]));

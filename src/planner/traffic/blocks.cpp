@@ -76,7 +76,7 @@ std::vector<std::vector<std::string>> inputs_of_groups(const TrafficCase& step) 
   for (size_t first = 0, last = 0; first < blocks && step.rules.slice > 0; first = last) {
     while (last < blocks && (ranks.empty() || ranks[last] == ranks[first])) ++last;
     for (const parallel::BlockGroup& group : parallel::group_blocks(step.model, first, last, {}, step.rules.slice))
-      inputs[group.first] = group.reads;
+      inputs[group.first] = group.sliced ? group.reads : step.model.blocks()[group.first]->card().reads;
   }
   return inputs;
 }

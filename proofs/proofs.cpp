@@ -42,6 +42,7 @@ void prove_bytescale(const ProofOptions&, Findings&, base::Log&);
 void prove_flexsp(const ProofOptions&, Findings&, base::Log&);
 void prove_universal_checkpointing(const ProofOptions&, Findings&, base::Log&);
 void prove_zeco(const ProofOptions&, Findings&, base::Log&);
+void prove_zeco_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_tokenring(const ProofOptions&, Findings&, base::Log&);
 
 const std::vector<Proof>& proofs() {
@@ -88,7 +89,7 @@ const std::vector<Proof>& proofs() {
        prove_universal_checkpointing},
       {"tokenring", "Exact attention over sequences split across ranks: queries go one way, outputs return the other.", prove_tokenring},
       {"zeco", "Linear attention on sequences cut over any number of ranks: each sends one state, behind work that needs none.",
-       prove_zeco},
+       prove_zeco, prove_zeco_on_gpu},
       {"bytescale", "Long and short sequences on one pool of ranks: each uses as many as it needs, and all end together.", prove_bytescale},
       {"flexsp", "Groups of ranks of different sizes, chosen for each micro-batch: long and short sequences at their best degree.",
        prove_flexsp}};

@@ -228,13 +228,14 @@ struct Layer {
   double compute_s = 0;
   bool communicates = true;
   bool backward = false;  // after the forward pass
+  int64_t heads = 4, key_dim = 128, value_dim = kWidth, blocks = 0;
 };
 
 double layer_seconds(const Layer& layer, const comm::LocalOptions& options) {
   constexpr int64_t kTokens = 32, kChunk = 16;  // few: time is declared, and 256 ranks share one memory
   std::vector<double> ended(static_cast<size_t>(layer.ranks));
   run_ranks(layer.ranks, options, [&](comm::World& world) {
-    const at::Tensor keys = at::ones({1, kTokens, 4, 128}), values = at::ones({1, kTokens, 4, kWidth});
+    const at::Tensor keys = at::ones({1, kTokens, layer.heads, layer.key_dim}), values = at::ones({1, kTokens, layer.heads, layer.value_dim});
     kernels::LinearAttention on{keys, keys, values, at::full(keys.sizes(), -0.1)};
     on.chunk = kChunk;
     int64_t steps = 0;
@@ -242,6 +243,7 @@ double layer_seconds(const Layer& layer, const comm::LocalOptions& options) {
     const std::chrono::nanoseconds step(static_cast<int64_t>(layer.compute_s / static_cast<double>(steps) * 1e9));
     const model::LinearContext context{.group = layer.communicates ? &world.everyone() : nullptr,
                                        .form = layer.form,
+                                       .blocks = layer.blocks,
                                        .between = [&] { world.timer(world.clock().now() + step).wait(); }};
     const at::Tensor out = at::empty_like(values);
     const auto begun = world.clock().now();
@@ -269,22 +271,26 @@ void overlap(Findings& findings, base::Log& log) {
   }
 }
 
-// Links of 25 GB/s and 5 us, 16K tokens of a layer on each rank in 20 ms.
+// 16K tokens of a layer on each rank take 20 ms within chunks; 16 heads of 128 x 256, cards of 100 Gbit/s, 5 us. States and bandwidth are
+// both 512 times smaller here, which leaves all times as they are.
 void weak_scaling(Findings& findings, base::Log& log) {
+  constexpr double kSmaller = 512;
   comm::LocalOptions options;
-  options.link = {
-      .latency = std::chrono::microseconds(5), .bytes_per_s = 25e9, .jitter = 0, .contention = comm::LinkModel::Contention::per_nic};
+  options.link = {.latency = std::chrono::microseconds(5),
+                  .bytes_per_s = 12.5e9 / kSmaller,
+                  .jitter = 0,
+                  .contention = comm::LinkModel::Contention::per_nic};
   const auto seconds = [&](int ranks, LinearForm form) {
-    const double found = layer_seconds({ranks, form, 0.02}, options);
-    log.info("{} ranks: {:.4f} s", ranks, found);
+    const double found = layer_seconds(
+        {.ranks = ranks, .form = form, .compute_s = 0.02, .heads = 1, .key_dim = 32, .value_dim = 32, .blocks = 32}, options);
+    log.info("weak scaling, {} ranks: {:.4f} s", ranks, found);
     return found;
   };
   const double one = seconds(1, LinearForm::zeco), many = seconds(256, LinearForm::zeco);
-  findings.at_most("4. weak scaling: time of a layer on 256 ranks to that on one, zeco", one, many / one, 1.15);
+  findings.at_most("4. simulated weak scaling: time of a layer on 256 ranks to that on one, zeco", one, many / one, 1.15);
+  findings.at_least("4. likewise: time with lasp2 to that with zeco, 256 ranks", many, seconds(256, LinearForm::lasp2) / many, 1.5);
   const double eight = seconds(8, LinearForm::lasp1), sixteen = seconds(16, LinearForm::lasp1);
-  findings.at_least("4. lasp1: time on 16 ranks to that on 8", eight, sixteen / eight, 1.8);
-  const double gathered = seconds(32, LinearForm::lasp2), scanned = seconds(32, LinearForm::zeco);
-  findings.at_least("4. lasp2 to zeco, what a layer on 32 ranks takes", scanned, gathered / scanned, 1);
+  findings.at_least("4. likewise: time with lasp1 on 16 ranks to that on 8", eight, sixteen / eight, 1.8);
 }
 
 }  // namespace

@@ -109,7 +109,7 @@ class Group {
   Work scatter(const at::Tensor& out, const at::Tensor& in, int root, Label label, std::vector<int64_t> counts = {});
   Work all_to_all(const at::Tensor& out, const at::Tensor& in, Label label, std::vector<int64_t> out_counts = {},
                   std::vector<int64_t> in_counts = {});
-  // With a diagonal map: state [..., rows, width] (before alike), factors [..., rows]. CUDA tensors travel through pinned host memory.
+  // With a diagonal map: state [..., rows, width] (before too), factors [..., rows]. CUDA tensors travel through pinned host memory.
   Work all_scan(const at::Tensor& before, const at::Tensor& state, const at::Tensor& factors, ScanOptions options, Label label);
   Work send(const at::Tensor& x, int peer, Label label);
   Work recv(const at::Tensor& x, int peer, Label label);

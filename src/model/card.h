@@ -29,7 +29,7 @@ struct BlockOp {
   // stacked, and of a bias), a multiplication, an addition and `other` make one output of all inputs.
   std::vector<std::string> reads = {};
   bool fan_in_fan_out = false;  // product: the weight is stored [in, out]
-  int64_t heads = 0;            // attention: query heads
+  int64_t heads = 0;            // attention: query heads; other: heads that do not see each other, in all inputs and the output
   int64_t key_heads = 0;        // attention: key heads
   bool causal = true;           // attention: a query sees only keys before it
   int64_t width = 0;       // of the result, where neither parameters nor inputs determine it; also for a multiplication of stacked parts

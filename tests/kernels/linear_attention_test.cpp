@@ -143,7 +143,7 @@ TEST(LinearAttention, TakesSlicesOfFusedBuffers) {
 }
 
 TEST(LinearAttention, CallsBetweenWhileItComputes) {
-  const LinearAttention on = problem({1, 512, 2, 16, 16, 16}, Gate::full, -0.1, false);
+  const LinearAttention on = problem({1, 2048, 4, 64, 128, 64}, Gate::full, -0.1, false);
   int calls = 0;
   attend_within_chunks(at::empty_like(on.v), on, [&] { ++calls; });
   EXPECT_GE(calls, 4);

@@ -24,7 +24,8 @@ struct ScanGradients {
       const ChunkTokens c(p, here);
       const int64_t block = (head * p.chunks + n) * p.key_dim + task->key_begin;
       std::memcpy(p.state_gradients + block * values, gradient, static_cast<size_t>(keys * values) * sizeof(float));
-      load_sums(b, width, p, c, task->key_begin, task->key_end);
+      load_decays(b, width, p, c, task->key_begin, task->key_end);
+      sum_from_first(b, width, c.count);
       load_rows(q, width, p.q, c, task->key_begin, task->key_end, p.scale);
       const float* whole = b + (c.count - 1) * width;
       for (int64_t d = 0; d < keys; ++d) {
@@ -45,34 +46,34 @@ struct ScanGradients {
 // Adds the gradients of the scores da to dq (of the scaled queries) and dk, both [count, width].
 template <int W>
 CAIRN_INLINE void scores_backward(float* dq, float* dk, const float* da, const ChunkTokens& c, int64_t chunk, const float* q,
-                                  const float* k, const float* b, int64_t width, float* left, float* right, float* made) {
-  const auto add_decayed = [&](float* to, const float* from, const float* above, const float* below) __attribute__((always_inline)) {
-    for (int64_t d = 0; d < width; d += W)
-      store<W>(to + d, load<W>(to + d) + load<W>(from + d) * simd::exp<W>(load<W>(above + d) - load<W>(below + d)));
-  };
+                                  const float* k, const float* g, int64_t width, float* left, float* right, float* made, float* sums) {
+  const auto add = [](float* to, Float<W> more) __attribute__((always_inline)) { store<W>(to, load<W>(to) + more); };
   each_halves(
       c.count, chunk, [&](const Halves& h) __attribute__((always_inline)) {
-        const float* middle = b + h.middle() * width;
         const float* block = da + h.right * chunk + h.left;
-        decay_halves<W>(left, right, h, q, k, b, width);
+        decay_halves<W>(left, right, h, q, k, g, width);
         std::memset(made, 0, static_cast<size_t>(h.right_count * width) * sizeof(float));
         small_gemm<W>(h.right_count, width, h.half, made, width, block, chunk, 1, left, width);
-        for (int64_t r = 0; r < h.right_count; ++r)
-          add_decayed(dq + (h.right + r) * width, made + r * width, b + (h.right + r) * width, middle);
+        each_right<W>(
+            h, g, width, [&](int64_t r, int64_t d, Float<W> decay) __attribute__((always_inline)) {
+              add(dq + (h.right + r) * width + d, load<W>(made + r * width + d) * decay);
+            });
         std::memset(made, 0, static_cast<size_t>(h.half * width) * sizeof(float));
         small_gemm<W>(h.half, width, h.right_count, made, width, block, 1, chunk, right, width);
-        for (int64_t j = 0; j < h.half; ++j) add_decayed(dk + (h.left + j) * width, made + j * width, middle, b + (h.left + j) * width);
+        each_left<W>(
+            h, g, width, [&](int64_t j, int64_t d, Float<W> decay) __attribute__((always_inline)) {
+              add(dk + (h.left + j) * width + d, load<W>(made + j * width + d) * decay);
+            });
       });
-  for (int64_t r = 0; r < c.count; ++r)
-    for (int64_t j = r / kBlock * kBlock; j <= r; ++j) {
-      const float score = da[r * chunk + j];
-      const float *b_r = b + r * width, *b_j = b + j * width;
-      for (int64_t d = 0; d < width; d += W) {
-        const Float<W> weight = score * simd::exp<W>(load<W>(b_r + d) - load<W>(b_j + d));
-        store<W>(dq + r * width + d, load<W>(dq + r * width + d) + weight * load<W>(k + j * width + d));
-        store<W>(dk + j * width + d, load<W>(dk + j * width + d) + weight * load<W>(q + r * width + d));
-      }
-    }
+  each_near_pair<W>(
+      c.count, g, width, sums, [&](int64_t r, int64_t j, const float* decay) __attribute__((always_inline)) {
+        const float score = da[r * chunk + j];
+        for (int64_t d = 0; d < width; d += W) {
+          const Float<W> weight = decay == nullptr ? Float<W>{} + score : score * simd::exp<W>(load<W>(decay + d));
+          add(dq + r * width + d, weight * load<W>(k + j * width + d));
+          add(dk + j * width + d, weight * load<W>(q + r * width + d));
+        }
+      });
 }
 
 struct WithinChunkBackward {
@@ -81,12 +82,12 @@ struct WithinChunkBackward {
     const LinearProblem& p = *problem;
     const ChunkTokens c(p, *task);
     const int64_t width = p.padded(), size = p.chunk * width, square = p.chunk * p.chunk;
-    float *q = task->scratch, *k = q + size, *b = k + size, *dq = b + size, *dk = dq + size, *left = dk + size, *right = left + size / 2,
-          *made = right + size / 2, *a = made + size / 2, *da = a + square, *turned = da + square;
+    float *q = task->scratch, *k = q + size, *g = k + size, *dq = g + size, *dk = dq + size, *left = dk + size, *right = left + size / 2,
+          *made = right + size / 2, *a = made + size / 2, *da = a + square, *sums = da + square, *turned = sums + width;
     load_rows(q, width, p.q, c, 0, p.key_dim, p.scale);
     load_rows(k, width, p.k, c, 0, p.key_dim, 1);
-    load_sums(b, width, p, c, 0, p.key_dim);
-    scores<W>(a, c, p.chunk, q, k, b, width, left, right, made);
+    load_decays(g, width, p, c, 0, p.key_dim);
+    scores<W>(a, c, p.chunk, q, k, g, width, left, right, made, sums);
     const float *v = p.v.at(c.batch, c.begin, c.head), *dout = p.out.at(c.batch, c.begin, c.head);
     for (int64_t j = 0; j < c.count; j += kBlock) {  // dV = A^T dO
       const int64_t rows = std::min(kBlock, c.count - j);
@@ -105,7 +106,7 @@ struct WithinChunkBackward {
           if (j > i || c.segment[j] != c.segment[i]) da[i * p.chunk + j] = 0;
     }
     std::memset(dq, 0, static_cast<size_t>(2 * size) * sizeof(float));  // dk lies behind it
-    scores_backward<W>(dq, dk, da, c, p.chunk, q, k, b, width, left, right, made);
+    scores_backward<W>(dq, dk, da, c, p.chunk, q, k, g, width, left, right, made, sums);
     for (int64_t i = 0; i < c.count; ++i) {
       float *to_q = p.dq.at(c.batch, c.begin + i, c.head), *to_k = p.dk.at(c.batch, c.begin + i, c.head);
       for (int64_t d = 0; d < p.key_dim; ++d) to_q[d] = p.scale * dq[i * width + d];
@@ -121,9 +122,11 @@ struct EarlierChunksBackward {
     const ChunkTokens c(p, *task);
     const int64_t width = p.padded(), size = p.chunk * width, head = p.head_of(c.batch, c.head), block = head * p.chunks + task->chunk,
                   state_size = p.key_dim * p.value_dim;
-    float *b = task->scratch, *k = b + size, *made = k + size, *combined = made + size, *turned = combined + width * p.value_dim;
-    load_sums(b, width, p, c, 0, p.key_dim);
-    const float* whole = b + (c.count - 1) * width;
+    float *b = task->scratch, *after = b + size, *k = after + size, *made = k + size, *combined = made + size,
+          *turned = combined + width * p.value_dim;
+    load_decays(b, width, p, c, 0, p.key_dim);
+    sum_after(after, b, width, c.count);
+    sum_from_first(b, width, c.count);
     // turned = state^T [value_dim, width]; made = rows state^T.
     const auto times_turned = [&](const float* state, const float* rows, int64_t row, int64_t count) __attribute__((always_inline)) {
       std::memset(turned, 0, static_cast<size_t>(width * p.value_dim) * sizeof(float));
@@ -149,8 +152,8 @@ struct EarlierChunksBackward {
       times_turned(gradient, p.v.at(c.batch, c.begin + first, c.head), p.v.token, count);
       load_rows(k, width, p.k, c, 0, p.key_dim, 1);
       for (int64_t j = 0; j < count; ++j) {
-        decayed<W>(made + j * width, made + j * width, whole, b + (first + j) * width, width);
-        decayed<W>(k + (first + j) * width, k + (first + j) * width, whole, b + (first + j) * width, width);
+        decayed<W>(made + j * width, made + j * width, after + (first + j) * width, width);
+        decayed<W>(k + (first + j) * width, k + (first + j) * width, after + (first + j) * width, width);
         float* to = p.dk.at(c.batch, c.begin + first + j, c.head);
         for (int64_t d = 0; d < p.key_dim; ++d) to[d] += made[j * width + d];
       }
@@ -166,8 +169,7 @@ void scan_gradients_task(const LinearProblem& p, const LinearTask& task) { run<S
 void within_chunk_backward_task(const LinearProblem& p, const LinearTask& task) { run<WithinChunkBackward>(&p, &task); }
 void earlier_chunks_backward_task(const LinearProblem& p, const LinearTask& task) { run<EarlierChunksBackward>(&p, &task); }
 
-void decay_gradient_task(const LinearProblem& p, const LinearTask& task, float* dg, const float* base) {
-  float* sums = task.scratch;
+void decay_gradient_task(const LinearProblem& p, const LinearTask& task, float* dg, const float* base, double* sums) {
   const bool* starts = p.starts == nullptr ? nullptr : p.starts + task.batch * p.length;
   for (int64_t d = 0; d < p.key_dim; ++d) sums[d] = base == nullptr ? 0 : base[p.head_of(task.batch, task.head) * p.key_dim + d];
   for (int64_t t = p.length - 1; t >= 0; --t) {
@@ -176,8 +178,8 @@ void decay_gradient_task(const LinearProblem& p, const LinearTask& task, float* 
     float* to = dg + ((task.batch * p.length + t) * p.heads + task.head) * p.key_dim;
     const bool start = starts != nullptr && starts[t];
     for (int64_t d = 0; d < p.key_dim; ++d) {
-      sums[d] += q[d] * dq[d] - k[d] * dk[d];
-      to[d] = start ? 0 : sums[d];
+      sums[d] += static_cast<double>(q[d]) * dq[d] - static_cast<double>(k[d]) * dk[d];
+      to[d] = start ? 0 : static_cast<float>(sums[d]);
       if (start) sums[d] = 0;  // the document before is another sum
     }
   }

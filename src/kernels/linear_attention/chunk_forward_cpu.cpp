@@ -12,7 +12,7 @@ struct ScanStates {
   static CAIRN_INLINE void run(const LinearProblem* problem, const LinearTask* task) {
     const LinearProblem& p = *problem;
     const int64_t keys = task->key_end - task->key_begin, width = (keys + 15) / 16 * 16, values = p.value_dim;
-    float *b = task->scratch, *k = b + p.chunk * width;
+    float *g = task->scratch, *after = g + p.chunk * width, *k = after + p.chunk * width;
     const int64_t head = p.head_of(task->batch, task->head);
     float* state = p.scanned + (head * p.key_dim + task->key_begin) * values;
     float* decay = p.decay + head * p.key_dim + task->key_begin;
@@ -29,16 +29,16 @@ struct ScanStates {
       std::memcpy(p.states + ((head * p.chunks + n) * p.key_dim + task->key_begin) * values, state,
                   static_cast<size_t>(keys * values) * sizeof(float));
       left_of(p.factors + (head * p.chunks + n) * p.key_dim + task->key_begin);
-      load_sums(b, width, p, c, task->key_begin, task->key_end);
+      load_decays(g, width, p, c, task->key_begin, task->key_end);
+      sum_after(after, g, width, c.count);
       load_rows(k, width, p.k, c, task->key_begin, task->key_end, 1);
-      const float* whole = b + (c.count - 1) * width;
       for (int64_t d = 0; d < keys; ++d) {
-        const float gamma = c.keeps_state() ? std::exp(whole[d]) : 0;
+        const float whole = g[d] + after[d], gamma = c.keeps_state() ? std::exp(whole) : 0;
         for (int64_t e = 0; e < values; ++e) state[d * values + e] = gamma == 0 ? 0 : gamma * state[d * values + e];
-        sums[d] += whole[d];
+        sums[d] += whole;
       }
       forgotten = forgotten || !c.keeps_state();
-      for (int64_t j = c.remembered; j < c.count; ++j) decayed<W>(k + j * width, k + j * width, whole, b + j * width, width);
+      for (int64_t j = c.remembered; j < c.count; ++j) decayed<W>(k + j * width, k + j * width, after + j * width, width);
       small_gemm<W>(keys, values, c.count - c.remembered, state, values, k + c.remembered * width, 1, width,
                     p.v.at(c.batch, c.begin + c.remembered, c.head), p.v.token);
     }
@@ -52,12 +52,12 @@ struct WithinChunk {
     const LinearProblem& p = *problem;
     const ChunkTokens c(p, *task);
     const int64_t width = p.padded(), size = p.chunk * width;
-    float *q = task->scratch, *k = q + size, *b = k + size, *left = b + size, *right = left + size / 2, *turned = right + size / 2;
-    float* a = turned + size / 2;
+    float *q = task->scratch, *k = q + size, *g = k + size, *left = g + size, *right = left + size / 2, *turned = right + size / 2;
+    float *a = turned + size / 2, *sums = a + p.chunk * p.chunk;
     load_rows(q, width, p.q, c, 0, p.key_dim, p.scale);
     load_rows(k, width, p.k, c, 0, p.key_dim, 1);
-    load_sums(b, width, p, c, 0, p.key_dim);
-    scores<W>(a, c, p.chunk, q, k, b, width, left, right, turned);
+    load_decays(g, width, p, c, 0, p.key_dim);
+    scores<W>(a, c, p.chunk, q, k, g, width, left, right, turned, sums);
     const float* v = p.v.at(c.batch, c.begin, c.head);
     for (int64_t r = 0; r < c.count; r += kBlock) {
       const int64_t rows = std::min(kBlock, c.count - r);
@@ -80,7 +80,8 @@ struct EarlierChunks {
     const float* state = with_incoming(made, p.states + block * p.key_dim * p.value_dim, p.factors + block * p.key_dim,
                                        p.initial == nullptr ? nullptr : p.initial + head * p.key_dim * p.value_dim, p.key_dim, p.value_dim);
     load_rows(q, width, p.q, c, 0, p.key_dim, p.scale);
-    load_sums(b, width, p, c, 0, p.key_dim);
+    load_decays(b, width, p, c, 0, p.key_dim);
+    sum_from_first(b, width, c.count);
     for (int64_t r = 0; r < c.seeing; ++r) decayed<W>(q + r * width, q + r * width, b + r * width, width);
     small_gemm<W>(c.seeing, p.value_dim, p.key_dim, p.out.at(c.batch, c.begin, c.head), p.out.token, q, width, 1, state, p.value_dim);
   }

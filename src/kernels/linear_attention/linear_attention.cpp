@@ -70,7 +70,8 @@ void check_states(const Problem& p, const at::Tensor& state) {
               "a state {} for {} heads of {} x {}", c10::str(state.sizes()), p.heads, p.key_dim, p.value_dim);
 }
 
-constexpr int64_t kRound = 4;  // tasks per thread between two calls of `between`
+// Of a chunk's products between two calls of `between`: a fraction of a millisecond, since messages wait for those calls.
+constexpr int64_t kRoundProducts = 6 << 20;
 
 void run_tasks(const Problem& p, const std::vector<LinearTask>& tasks, void (*run)(const LinearProblem&, const LinearTask&),
                const std::function<void()>& between = {}) {
@@ -78,7 +79,8 @@ void run_tasks(const Problem& p, const std::vector<LinearTask>& tasks, void (*ru
   const int64_t stride = (linear_scratch(p) + 31) / 16 * 16, threads = std::min<int64_t>(at::get_num_threads(), all);
   const at::Tensor scratch = at::empty({stride * std::max<int64_t>(1, threads)}, at::kFloat);
   float* memory = scratch.mutable_data_ptr<float>();
-  const int64_t round = between ? kRound * std::max<int64_t>(1, threads) : std::max<int64_t>(1, all);
+  const int64_t per_thread = std::max<int64_t>(1, kRoundProducts / (p.chunk * p.chunk * (p.key_dim + p.value_dim)));
+  const int64_t round = between ? per_thread * std::max<int64_t>(1, threads) : std::max<int64_t>(1, all);
   for (int64_t begin = 0; begin < all; begin += round) {
     parallel_tasks(std::min(round, all - begin), [&](int64_t index, int thread) {
       LinearTask task = tasks[static_cast<size_t>(begin + index)];
@@ -188,10 +190,10 @@ void linear_decay_gradient(const at::Tensor& dg, const LinearAttention& on, cons
   p.dq = rows_of(gradients.q), p.dk = rows_of(gradients.k);
   float* to = dg.mutable_data_ptr<float>();
   const float* from = base.defined() ? base.const_data_ptr<float>() : nullptr;
-  const at::Tensor sums = at::empty({p.batch * p.heads * p.key_dim}, at::kFloat);
-  float* memory = sums.mutable_data_ptr<float>();
+  const at::Tensor sums = at::empty({p.batch * p.heads * p.key_dim}, at::kDouble);
+  double* memory = sums.mutable_data_ptr<double>();
   parallel_tasks(p.batch * p.heads, [&](int64_t index, int) {
-    decay_gradient_task(p, {.batch = index / p.heads, .head = index % p.heads, .scratch = memory + index * p.key_dim}, to, from);
+    decay_gradient_task(p, {.batch = index / p.heads, .head = index % p.heads}, to, from, memory + index * p.key_dim);
   });
 }
 

@@ -60,6 +60,8 @@ class LinearAttentionBlock final : public Block {
                                 .flops_per_token = chunk * (keys + values) + 4 * keys * static_cast<double>(shape.value_dim),
                                 .saved_elements_per_token = values,
                                 .reads = mixes,
+                                .heads = shape.heads,
+                                .width = shape.heads * shape.value_dim,
                                 .by_sample = true});
     card_.operations.push_back({.name = "head_norm",
                                 .kind = BlockOp::Kind::norm,

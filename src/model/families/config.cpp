@@ -13,73 +13,17 @@
 #include "model/decoder/attention_pattern.h"
 #include "model/decoder/attention_pattern_json.h"
 #include "model/decoder/wiring.h"
+#include "model/families/config_fields.h"
 #include "model/families/families.h"
+#include "model/families/fla_config.h"
 
 namespace cairn::model {
 namespace {
 
-// Far beyond existing models. Products of any two of these, and of two and the layers, do not overflow.
-constexpr int64_t kVocabMax = 1 << 24, kWidthMax = 1 << 20, kHeadsMax = 1 << 12, kLayersMax = 1 << 14;
-constexpr int64_t kLengthMax = int64_t{1} << 40;  // some files say 10^12 for "unlimited"; tables are made for the length that is used
 constexpr int kDepthMax = 64;
 
-// A parsed config.json, with its name for messages.
-class Config {
- public:
-  Config(const base::Json& json, const std::string& file) : json_(json), file_(file) {}
-
-  const base::Json* find(const char* key) const {  // null where it is not given
-    const auto found = json_.find(key);
-    return found == json_.end() || found->is_null() ? nullptr : &*found;
-  }
-
-  int64_t size(const char* key, int64_t most, std::optional<int64_t> otherwise = std::nullopt) const {
-    const base::Json* value = find(key);
-    if (!value) {
-      if (otherwise) return *otherwise;
-      base::fail_corrupt(file_, fmt::format("{} is missing", key));
-    }
-    if (!value->is_number_integer() || value->get<int64_t>() < 1 || value->get<int64_t>() > most)
-      base::fail_corrupt(file_, fmt::format("{} = {}: must be a whole number from 1 to {}", key, base::shown(*value), most));
-    return value->get<int64_t>();
-  }
-
-  double number(const char* key, double most, double otherwise) const {
-    const base::Json* value = find(key);
-    if (!value) return otherwise;
-    const double found = value->is_number() ? value->get<double>() : -1;
-    if (!(found > 0) || !(found <= most))
-      base::fail_corrupt(file_, fmt::format("{} = {}: must be a number above 0 and at most {}", key, base::shown(*value), most));
-    return found;
-  }
-
-  bool flag(const char* key, bool otherwise) const {
-    const base::Json* value = find(key);
-    if (!value) return otherwise;
-    if (!value->is_boolean()) base::fail_corrupt(file_, fmt::format("{} = {}: must be true or false", key, base::shown(*value)));
-    return value->get<bool>();
-  }
-
-  // Refuses a value that is not in `allowed`. A missing key is allowed.
-  void only(const char* key, const std::vector<base::Json>& allowed) const {
-    const base::Json* value = find(key);
-    if (!value || std::find(allowed.begin(), allowed.end(), *value) != allowed.end()) return;
-    std::vector<std::string> words;
-    for (const base::Json& one : allowed) words.push_back(base::compact(one));
-    base::fail_input("{}: {} = {}: Cairn computes this family only with {}{}", file_, key, base::shown(*value), key,
-                     words.empty() ? " left out" : fmt::format(" = {}", fmt::join(words, " or ")));
-  }
-
-  const base::Json& json() const { return json_; }
-  const std::string& file() const { return file_; }
-
- private:
-  const base::Json& json_;
-  const std::string& file_;
-};
-
 // Refuses keys that would make another function of the same weights, in any family.
-void refuse_other_maths(const Config& config) {
+void refuse_other_maths(const ConfigFields& config) {
   const Family* named = find_family(config.json().value("model_type", ""));
   const bool has_window = named && named->config.sliding_window;
   for (const char* key : {"quantization_config", "auto_map", "attn_logit_softcapping", "final_logit_softcapping", "attention_chunk_size",
@@ -101,7 +45,7 @@ void refuse_other_maths(const Config& config) {
 }
 
 // Negative ids count as missing; they are common.
-SpecialTokens special_tokens(const Config& config) {
+SpecialTokens special_tokens(const ConfigFields& config) {
   SpecialTokens tokens;
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
     const base::Json* value = config.find(key);
@@ -229,7 +173,7 @@ void write_rope(base::OrderedJson& config, const DecoderShape& shape) {
 
 // ---- the families ----
 
-void read_gpt2(DecoderShape& shape, const Config& config) {
+void read_gpt2(DecoderShape& shape, const ConfigFields& config) {
   shape.embed = config.size("n_embd", kWidthMax);
   shape.layers = config.size("n_layer", kLayersMax);
   shape.heads = shape.kv_heads = config.size("n_head", kHeadsMax);
@@ -242,7 +186,7 @@ void read_gpt2(DecoderShape& shape, const Config& config) {
   shape.head_dim = shape.embed / shape.heads;
 }
 
-void read_llama_like(DecoderShape& shape, const Config& config) {
+void read_llama_like(DecoderShape& shape, const ConfigFields& config) {
   const FamilyConfig& style = family(shape.family).config;
   shape.embed = config.size("hidden_size", kWidthMax);
   shape.mlp = config.size("intermediate_size", kWidthMax);
@@ -300,97 +244,7 @@ void write_llama_like(base::OrderedJson& config, const DecoderShape& shape) {
   if (style.use_sliding_window) config["use_sliding_window"] = false;
 }
 
-// The layers that a list names, ascending.
-std::vector<int64_t> layer_list(const Config& config, const char* key, int64_t layers) {
-  const base::Json* list = config.find(key);
-  if (!list || !list->is_array() || list->size() > static_cast<size_t>(layers))
-    base::fail_corrupt(config.file(), fmt::format("{} must be a list of layers", key));
-  std::vector<int64_t> numbers;
-  for (const base::Json& one : *list) {
-    if (!one.is_number_integer() || one.get<int64_t>() < 0 || one.get<int64_t>() >= layers ||
-        (!numbers.empty() && one.get<int64_t>() <= numbers.back()))
-      base::fail_corrupt(config.file(), fmt::format("{} has {}: layers from 0 to {}, in order", key, base::shown(one), layers - 1));
-    numbers.push_back(one.get<int64_t>());
-  }
-  return numbers;
-}
-
-// Refuses keys that would make another function of the same weights, in the family of flash-linear-attention.
-void refuse_other_linear_maths(const Config& config) {
-  for (const char* key : {"feature_map", "clamp_min"}) config.only(key, {});
-  for (const char* key : {"use_short_conv", "use_gv"}) config.only(key, {false});
-  for (const char* key : {"use_output_gate", "elementwise_affine", "use_gk", "fuse_norm"}) config.only(key, {true});
-}
-
-// The width of a head from "expand_k" or "expand_v".
-int64_t expanded(const Config& config, const char* key, double otherwise, const DecoderShape& shape) {
-  const auto width = static_cast<int64_t>(static_cast<double>(shape.embed) * config.number(key, 64, otherwise));
-  if (width < 1 || width % shape.linear.heads != 0)
-    base::fail_corrupt(config.file(), fmt::format("{} = {}: a width of {} is no multiple of num_heads = {}", key,
-                                                  config.number(key, 64, otherwise), width, shape.linear.heads));
-  return width / shape.linear.heads;
-}
-
-void read_fla(DecoderShape& shape, const Config& config) {
-  refuse_other_linear_maths(config);
-  shape.embed = config.size("hidden_size", kWidthMax);
-  shape.layers = config.size("num_hidden_layers", kLayersMax);
-  shape.linear.heads = config.size("num_heads", kHeadsMax, 4);
-  config.only("num_kv_heads", {shape.linear.heads});
-  shape.linear.key_dim = expanded(config, "expand_k", 0.5, shape), shape.linear.value_dim = expanded(config, "expand_v", 1, shape);
-  // hidden_ratio gives a SwiGLU of about as many parameters as an MLP of that ratio, in multiples of 256.
-  const auto wanted = static_cast<int64_t>(static_cast<double>(shape.embed) * config.number("hidden_ratio", 64, 4) * 2 / 3);
-  shape.mlp = config.size("intermediate_size", kWidthMax, std::max<int64_t>(1, (wanted + 255) / 256) * 256);
-  shape.length = config.size("max_position_embeddings", kLengthMax, family(shape.family).config.default_length);
-  shape.norm_eps = config.number("norm_eps", 1, 1e-6);
-  shape.tied = config.flag("tie_word_embeddings", false);
-  shape.heads = shape.kv_heads = shape.linear.heads;
-  if (const base::Json* attention = config.find("attn")) {
-    if (!attention->is_object()) base::fail_corrupt(config.file(), "attn must be an object");
-    const Config own(*attention, config.file());
-    shape.heads = own.size("num_heads", kHeadsMax);
-    shape.kv_heads = own.size("num_kv_heads", kHeadsMax, shape.heads);
-    shape.qkv_bias = own.flag("qkv_bias", false);
-    shape.window = own.find("window_size") ? own.size("window_size", kLengthMax) : 0;
-    shape.rope_theta = own.number("rope_theta", 1e12, 10000);
-    shape.linear.softmax_layers = layer_list(own, "layers", shape.layers);
-  }
-  if (shape.embed % shape.heads != 0 || shape.heads % shape.kv_heads != 0)
-    base::fail_corrupt(config.file(),
-                       fmt::format("attn has {} heads and {} key heads for hidden_size = {}", shape.heads, shape.kv_heads, shape.embed));
-  shape.head_dim = shape.embed / shape.heads;
-  if (!shape.linear.softmax_layers.empty() && shape.head_dim % 2 != 0)
-    base::fail_corrupt(config.file(), fmt::format("heads of width {}: rotary positions need an even one", shape.head_dim));
-}
-
-void write_fla(base::OrderedJson& config, const DecoderShape& shape) {
-  const auto expansion = [&](int64_t width) { return static_cast<double>(width * shape.linear.heads) / static_cast<double>(shape.embed); };
-  config["hidden_size"] = shape.embed;
-  config["expand_k"] = expansion(shape.linear.key_dim);
-  config["expand_v"] = expansion(shape.linear.value_dim);
-  config["intermediate_size"] = shape.mlp;
-  config["num_hidden_layers"] = shape.layers;
-  config["num_heads"] = shape.linear.heads;
-  for (const char* key : {"num_kv_heads", "feature_map", "clamp_min"}) config[key] = nullptr;
-  config["attn_mode"] = "chunk";
-  for (const char* key : {"use_short_conv", "use_gv"}) config[key] = false;
-  for (const char* key : {"use_output_gate", "elementwise_affine", "use_gk", "fuse_norm", "fuse_swiglu"}) config[key] = true;
-  config["hidden_act"] = "swish";
-  config["max_position_embeddings"] = shape.length;
-  config["norm_eps"] = shape.norm_eps;
-  config["attn"] = nullptr;
-  if (shape.linear.softmax_layers.empty()) return;
-  base::OrderedJson attention;
-  attention["layers"] = shape.linear.softmax_layers;
-  attention["num_heads"] = shape.heads;
-  attention["num_kv_heads"] = shape.kv_heads;
-  attention["qkv_bias"] = shape.qkv_bias;
-  attention["window_size"] = shape.window > 0 ? base::OrderedJson(shape.window) : base::OrderedJson(nullptr);
-  attention["rope_theta"] = shape.rope_theta;
-  config["attn"] = std::move(attention);
-}
-
-void read_family(DecoderShape& shape, const Config& config) {
+void read_family(DecoderShape& shape, const ConfigFields& config) {
   switch (family(shape.family).config.keys) {
     case FamilyConfig::Keys::gpt2:
       return read_gpt2(shape, config);
@@ -446,6 +300,20 @@ std::vector<std::pair<std::string, std::string>> other_fields_of(const base::Jso
 
 }  // namespace
 
+std::vector<int64_t> layer_list(const ConfigFields& config, const char* key, int64_t layers) {
+  const base::Json* list = config.find(key);
+  if (!list || !list->is_array() || list->size() > static_cast<size_t>(layers))
+    base::fail_corrupt(config.file(), fmt::format("{} must be a list of layers", key));
+  std::vector<int64_t> numbers;
+  for (const base::Json& one : *list) {
+    if (!one.is_number_integer() || one.get<int64_t>() < 0 || one.get<int64_t>() >= layers ||
+        (!numbers.empty() && one.get<int64_t>() <= numbers.back()))
+      base::fail_corrupt(config.file(), fmt::format("{} has {}: layers from 0 to {}, in order", key, base::shown(one), layers - 1));
+    numbers.push_back(one.get<int64_t>());
+  }
+  return numbers;
+}
+
 std::string requested_dropout(const DecoderShape& shape) {
   std::string text;
   for (const auto& [key, missing] : family(shape.family).config.dropouts)
@@ -488,7 +356,7 @@ DecoderShape parse_config(const std::string& text, const std::string& file) {
   const base::GuardedJson parsed = base::parse_json_guarded(text, kDepthMax);
   if (!parsed.trouble.empty()) base::fail_corrupt(file, parsed.trouble);
   if (!parsed.value.is_object()) base::fail_corrupt(file, "not a JSON object");
-  const Config config(parsed.value, file);
+  const ConfigFields config(parsed.value, file);
   const base::Json* type = config.find("model_type");
   const std::vector<std::string> known = family_names();
   std::string named = type && type->is_string() ? type->get<std::string>() : "";

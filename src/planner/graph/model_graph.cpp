@@ -363,13 +363,15 @@ class CardGraph {
     return rows;
   }
 
-  // Nothing is known about it, except perhaps that samples do not see each other: no other index may be split.
+  // Nothing is known about it, except perhaps that samples do not see each other, and heads neither: no other index may be split.
   int add_other(const Place& at, const std::vector<int>& inputs) {
     GraphOp op{.name = at.name,
                .inputs = inputs,
                .indices = "",
                .flops = at.operation.flops_per_token * static_cast<double>(tokens_of(inputs[0])),
-               .detail = at.operation.name};
+               .detail = at.operation.name,
+               .heads = at.operation.heads,
+               .key_heads = at.operation.heads};
     const std::vector<int> own = parameters(at.operation);
     op.inputs.insert(op.inputs.end(), own.begin(), own.end());
     char next = 'A';
@@ -378,9 +380,11 @@ class CardGraph {
       for (size_t i = 0; i < dims; ++i) some += next == 'Z' + 1 ? next = 'c' : next, ++next;
       return some;
     };
+    const int64_t heads = at.operation.heads;
     const auto letters_of = [&](size_t dims, bool samples) {
       std::string some = letters_for(dims);
       if (samples && at.operation.by_sample) some[0] = 'b';
+      if (samples && heads > 0) some.back() = 'h';
       return some;
     };
     for (const int one : op.inputs)
@@ -388,10 +392,15 @@ class CardGraph {
     op.indices.back() = '-';
     op.indices += ">" + letters_of(3, true);
     for (const char c : op.indices)
-      if (std::isalpha(static_cast<unsigned char>(c)) && !(c == 'b' && at.operation.by_sample)) op.whole += c;
+      if (std::isalpha(static_cast<unsigned char>(c)) && !(c == 'b' && at.operation.by_sample) && !(c == 'h' && heads > 0)) op.whole += c;
     CAIRN_CHECK(op.whole.size() <= 50, "{} has {} dims", at.name, op.whole.size());
     const int64_t out = at.operation.width > 0 ? at.operation.width : width(inputs[0]);
-    return make(std::move(op), at.result(0, 1), with_width(inputs[0], out));
+    const int made = make(std::move(op), at.result(0, 1), with_width(inputs[0], out));
+    std::vector<int> by_head = inputs;
+    by_head.push_back(made);
+    for (const int one : by_head)
+      if (heads > 0 && width(one) % heads == 0) set_grain(graph_, one, 2, {.unit = width(one) / heads});
+    return made;
   }
 
   void add_loss(int logits) {

@@ -3,6 +3,7 @@
 
 namespace cairn::study {
 
+std::vector<BenchRow> bench_block_attention(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_chaos(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_codecs(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_collectives(const BenchOptions&, base::Log&);
@@ -25,6 +26,8 @@ std::vector<BenchRow> bench_train_cpu(const BenchOptions&, base::Log&);
 
 const std::vector<Bench>& benches() {
   static const std::vector<Bench> list{
+      {"block-attention", "Block-sparse attention on this CPU against dense causal attention by our kernels, forward and backward: ms.",
+       bench_block_attention},
       {"chaos",
        "Islands in virtual time under 10,000 seeds of cuts, stops, kills and restarts (--steps: fewer; --case: one seed again), and how "
        "soon "

@@ -169,7 +169,8 @@ void scan_gradients_task(const LinearProblem& p, const LinearTask& task) { run<S
 void within_chunk_backward_task(const LinearProblem& p, const LinearTask& task) { run<WithinChunkBackward>(&p, &task); }
 void earlier_chunks_backward_task(const LinearProblem& p, const LinearTask& task) { run<EarlierChunksBackward>(&p, &task); }
 
-void decay_gradient_task(const LinearProblem& p, const LinearTask& task, float* dg, const float* base, double* sums) {
+void decay_gradient_task(const LinearProblem& p, const LinearTask& task, float* dg, const float* base) {
+  float* sums = task.scratch;
   const bool* starts = p.starts == nullptr ? nullptr : p.starts + task.batch * p.length;
   for (int64_t d = 0; d < p.key_dim; ++d) sums[d] = base == nullptr ? 0 : base[p.head_of(task.batch, task.head) * p.key_dim + d];
   for (int64_t t = p.length - 1; t >= 0; --t) {
@@ -178,8 +179,8 @@ void decay_gradient_task(const LinearProblem& p, const LinearTask& task, float* 
     float* to = dg + ((task.batch * p.length + t) * p.heads + task.head) * p.key_dim;
     const bool start = starts != nullptr && starts[t];
     for (int64_t d = 0; d < p.key_dim; ++d) {
-      sums[d] += static_cast<double>(q[d]) * dq[d] - static_cast<double>(k[d]) * dk[d];
-      to[d] = start ? 0 : static_cast<float>(sums[d]);
+      sums[d] += q[d] * dq[d] - k[d] * dk[d];
+      to[d] = start ? 0 : sums[d];
       if (start) sums[d] = 0;  // the document before is another sum
     }
   }

@@ -190,10 +190,10 @@ void linear_decay_gradient(const at::Tensor& dg, const LinearAttention& on, cons
   p.dq = rows_of(gradients.q), p.dk = rows_of(gradients.k);
   float* to = dg.mutable_data_ptr<float>();
   const float* from = base.defined() ? base.const_data_ptr<float>() : nullptr;
-  const at::Tensor sums = at::empty({p.batch * p.heads * p.key_dim}, at::kDouble);
-  double* memory = sums.mutable_data_ptr<double>();
+  const at::Tensor sums = at::empty({p.batch * p.heads * p.key_dim}, at::kFloat);
+  float* memory = sums.mutable_data_ptr<float>();
   parallel_tasks(p.batch * p.heads, [&](int64_t index, int) {
-    decay_gradient_task(p, {.batch = index / p.heads, .head = index % p.heads}, to, from, memory + index * p.key_dim);
+    decay_gradient_task(p, {.batch = index / p.heads, .head = index % p.heads, .scratch = memory + index * p.key_dim}, to, from);
   });
 }
 

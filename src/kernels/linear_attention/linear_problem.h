@@ -51,8 +51,7 @@ void earlier_chunks_task(const LinearProblem& p, const LinearTask& task);
 void scan_gradients_task(const LinearProblem& p, const LinearTask& task);
 void within_chunk_backward_task(const LinearProblem& p, const LinearTask& task);
 void earlier_chunks_backward_task(const LinearProblem& p, const LinearTask& task);
-// dg [batch, length, heads, key_dim], contiguous, of one head; base [batch, heads, key_dim] or null. Scratch: sums [key_dim], over all tokens
-// of terms that cancel, so in double.
-void decay_gradient_task(const LinearProblem& p, const LinearTask& task, float* dg, const float* base, double* sums);
+// dg [batch, length, heads, key_dim], contiguous, of one head; base [batch, heads, key_dim] or null.
+void decay_gradient_task(const LinearProblem& p, const LinearTask& task, float* dg, const float* base);
 
 }  // namespace cairn::kernels

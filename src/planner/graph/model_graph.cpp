@@ -369,9 +369,7 @@ class CardGraph {
                .inputs = inputs,
                .indices = "",
                .flops = at.operation.flops_per_token * static_cast<double>(tokens_of(inputs[0])),
-               .detail = at.operation.name,
-               .heads = at.operation.heads,
-               .key_heads = at.operation.heads};
+               .detail = at.operation.name};
     const std::vector<int> own = parameters(at.operation);
     op.inputs.insert(op.inputs.end(), own.begin(), own.end());
     char next = 'A';

@@ -89,7 +89,7 @@ class ClassMaker {
     for (const auto& [tensor, dims] : values_of(op)) {
       WidthClass& one = class_of(tensor);
       if (op.kind == GraphOp::Kind::product) (tensor == op.output ? one.makers : one.readers).push_back(place);
-      if (op.heads > 0 && tensor == op.output) one.attentions.push_back(place);  // linear attention too
+      if (op.kind == GraphOp::Kind::attention && tensor == op.output) one.attentions.push_back(place);
       for (size_t i = 0; i < op.inputs.size(); ++i) {
         const size_t dim = names[i].find(dims.back());
         if (graph_.tensors[static_cast<size_t>(op.inputs[i])].kind == GraphTensor::Kind::parameter && dim != std::string::npos)

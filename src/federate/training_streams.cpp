@@ -84,7 +84,7 @@ TrainingJobs::TrainingJobs(const std::vector<base::Recipe>& recipes, const std::
     train::Start start{
         .out = out.empty() ? out : out / fmt::format("stream-{}", i), .cache = cache, .threads = threads, .terminal = nullptr};
     jobs_.push_back(train::build(alone_, recipes[i], start, {}));
-    jobs_.back()->loader.reset();  // workers choose their samples themselves
+    jobs_.back()->ahead.loader.reset();  // workers choose their samples themselves
     check(*jobs_.back());
   }
 }

@@ -22,7 +22,7 @@ class Dataset {
   virtual SampleRange held_out() const = 0;
   // The targets in one sample (tokens of a text, 1 for a labelled example). Every rank can compute the global count without communication.
   virtual int64_t tokens_in(int64_t sample) const = 0;
-  // The positions of one sample where samples have lengths of their own; 0: all samples are alike. Batches of such samples have ragged
+  // The positions of one sample where samples have lengths of their own; 0: all are of one length. Batches of such samples have ragged
   // fields and a field `lengths`.
   virtual int64_t length_of(int64_t /*sample*/) const { return 0; }
   // Sets `ids` and `fields` of the batch, on the CPU; weights stay undefined (all 1). No ids: an empty batch.

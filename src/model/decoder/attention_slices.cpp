@@ -187,11 +187,11 @@ void AttentionBlock::slice_gradients(Heads& d, SlicedHeads& all, const at::Tenso
     const std::vector<int64_t> sizes{all.batch, all.length, counts.kv, shape_.head_dim};
     const at::TensorOptions precise = kernels::is_half_precision(q) ? q.options().dtype(at::kFloat) : q.options();
     all.dk = at::zeros(sizes, precise), all.dv = at::zeros(sizes, precise);
-    all.room_k = at::empty(sizes, q.options()), all.room_v = at::empty(sizes, q.options());
   }
+  // This slice's part of them: it takes memory while no MLP is at work.
+  const at::Tensor dk = at::empty({all.batch, seen.count, counts.kv, shape_.head_dim}, q.options()), dv = at::empty_like(dk);
   const kernels::AttentionGradients found =
-      kernels::attention_gradients({d.q, all.room_k.narrow(1, 0, seen.count), all.room_v.narrow(1, 0, seen.count)}, dmixed, q, seen.k,
-                                   seen.v, mixed, lse, options_of_slice(call, places, seen));
+      kernels::attention_gradients({d.q, dk, dv}, dmixed, q, seen.k, seen.v, mixed, lse, options_of_slice(call, places, seen));
   if (!found.q.is_same(d.q)) d.q.copy_(found.q);
   if (call.options.slice_mistakes.forget_later_slices) all.dk.zero_(), all.dv.zero_();
   all.dk.narrow(1, seen.begin, seen.count).add_(found.k);

@@ -187,15 +187,27 @@ void AttentionBlock::slice_gradients(Heads& d, SlicedHeads& all, const at::Tenso
     const std::vector<int64_t> sizes{all.batch, all.length, counts.kv, shape_.head_dim};
     const at::TensorOptions precise = kernels::is_half_precision(q) ? q.options().dtype(at::kFloat) : q.options();
     all.dk = at::zeros(sizes, precise), all.dv = at::zeros(sizes, precise);
-    all.room_k = at::empty(sizes, q.options()), all.room_v = at::empty(sizes, q.options());
   }
-  const kernels::AttentionGradients found =
-      kernels::attention_gradients({d.q, all.room_k.narrow(1, 0, seen.count), all.room_v.narrow(1, 0, seen.count)}, dmixed, q, seen.k,
-                                   seen.v, mixed, lse, options_of_slice(call, places, seen));
-  if (!found.q.is_same(d.q)) d.q.copy_(found.q);
   if (call.options.slice_mistakes.forget_later_slices) all.dk.zero_(), all.dv.zero_();
-  all.dk.narrow(1, seen.begin, seen.count).add_(found.k);
-  all.dv.narrow(1, seen.begin, seen.count).add_(found.v);
+  // This slice's part of them. The CPU kernel packs all keys that it is given, so it gets them piece by piece.
+  constexpr int64_t kKeysAtOnce = 512;
+  const int64_t piece = q.is_cuda() ? seen.count : std::min(kKeysAtOnce, seen.count);
+  const at::Tensor dk = at::empty({all.batch, piece, counts.kv, shape_.head_dim}, q.options()), dv = at::empty_like(dk);
+  const at::Tensor more_dq = piece < seen.count ? at::empty(q.sizes(), q.options()) : at::Tensor();
+  for (int64_t begin = 0; begin < seen.count; begin += piece) {
+    const int64_t count = std::min(piece, seen.count - begin);
+    SeenKeys part{seen.begin + begin, count, seen.k.narrow(1, begin, count), seen.v.narrow(1, begin, count), {}};
+    if (seen.documents.defined()) part.documents = seen.documents.narrow(1, begin, count);
+    const kernels::AttentionGradients found =
+        kernels::attention_gradients({begin == 0 ? d.q : more_dq, dk.narrow(1, 0, count), dv.narrow(1, 0, count)}, dmixed, q, part.k,
+                                     part.v, mixed, lse, options_of_slice(call, places, part));
+    if (begin > 0)
+      d.q.add_(found.q);
+    else if (!found.q.is_same(d.q))
+      d.q.copy_(found.q);
+    all.dk.narrow(1, part.begin, count).add_(found.k);
+    all.dv.narrow(1, part.begin, count).add_(found.v);
+  }
   d.k.copy_(all.dk.narrow(1, call.slice.begin, call.slice.length));
   d.v.copy_(all.dv.narrow(1, call.slice.begin, call.slice.length));
 }

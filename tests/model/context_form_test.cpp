@@ -192,7 +192,7 @@ TEST(TokenRing, GainsNothingWhereCardsAreSharedOrKeysAreFew) {
   Case grouped;
   grouped.kv_heads = 2;
   for (const Case& one : {card, grouped}) {
-    EXPECT_LE(one.run(ContextForm::ring).total() / one.run(ContextForm::token_ring).total(), 1.1);
+    EXPECT_LE(one.run(ContextForm::ring).total() / one.run(ContextForm::token_ring).total(), 1.15);  // by half of the mask
     EXPECT_NE(choose_context(one.sizes(), {}, one.split(), one.links()).best().form, ContextForm::token_ring);
   }
 }

@@ -23,6 +23,10 @@ struct Use {
   const char* key;
 };
 
+Sets plan_of_a_step(const std::string& by) {
+  return {"data.packing=sequences", "context.plan=" + by, "context.tokens_per_rank=64", "eval.fraction=0"};
+}
+
 const Use& use_of(Feature feature) {
   static const std::vector<Use> uses = {
       {Feature::bf16_parameters, {"train.precision=bf16", "train.parameters=bf16"}, 1, "train.parameters"},
@@ -35,7 +39,12 @@ const Use& use_of(Feature feature) {
       {Feature::sync_check, {"log.sync_check=true"}, 1, "log.sync_check"},
       {Feature::zero, {"memory.zero=1"}, 2, "memory.zero"},
       {Feature::tp, {"mesh.tp=2"}, 2, "mesh.tp"},
+      {Feature::zero3, {"memory.zero=3"}, 2, "memory.zero"},
       {Feature::pp, {"mesh.pp=2"}, 2, "mesh.pp"},
+      {Feature::cp, {"mesh.cp=2"}, 2, "mesh.cp"},
+      {Feature::ep, {"mesh.ep=2"}, 2, "mesh.ep"},
+      {Feature::step_plans, plan_of_a_step("flexsp"), 1, "context.plan"},
+      {Feature::unequal_passes, plan_of_a_step("bytescale"), 1, "context.plan"},
       {Feature::local_steps, {"mesh.island=2", "sync.island.kind=diloco"}, 2, "sync.island.kind"},
       {Feature::several_ranks, {"mesh.dp=2"}, 2, "mesh.dp"},
       {Feature::fp8, {"train.precision=bf16", "train.fp8=all"}, 1, "train.fp8"},

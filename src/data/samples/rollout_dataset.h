@@ -25,7 +25,7 @@ struct DataOptions;
 
 // Reads JSON lines such as
 //   {"tokens": [5, 17, 4, 2], "prompt": 2, "advantage": 0.7, "log_probs": [-1.2, -0.1], "reference_log_probs": [-1.3, -0.2]}
-// where the last two may be left out, on all lines alike. Refuses the first bad line, with file and number. `vocab`: token ids are below.
+// where the last two may be left out, on all lines or none. Refuses the first bad line, with file and number. `vocab`: token ids are below.
 // `lines`: reads no more of them; 0: all.
 std::vector<Rollout> read_rollouts(const std::filesystem::path& file, int64_t vocab, int64_t lines = 0);
 

@@ -7,7 +7,7 @@
 //   dq += scale ds k,  dk += scale ds^T q
 // A task of a whole head computes all three in one walk, five products for each pair of blocks. Where heads are fewer than threads, tasks
 // over ranges of queries give dq and tasks over ranges of keys give dk and dv, seven products in all. The stride's columns, which every
-// later row sees, then fall into all ranges of keys alike: no task is much longer than the others, and no sum needs atomics.
+// later row sees, then fall into all ranges of keys evenly: no task is much longer than the others, and no sum needs atomics.
 #include "kernels/attention/attention_problem.h"
 #include "kernels/attention/block_tile.h"
 

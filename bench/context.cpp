@@ -139,11 +139,11 @@ Results run_ours(int ranks, const std::string& scratch) {
 }
 
 Results run_gloo(int ranks, const std::string& python, const BenchOptions& options) {
-  const std::string log = options.scratch + "/context_gloo.log";
+  const std::string log = fmt::format("{}/context_gloo.log", options.scratch);
   const auto [fd, port] = comm::listen_at("127.0.0.1");
   ::close(fd);
   const ProcessResult ended =
-      run_program({python, std::string(CAIRN_BENCH_FOLDER) + "/context_gloo.py", std::to_string(ranks), std::to_string(port),
+      run_program({python, fmt::format("{}/context_gloo.py", CAIRN_BENCH_FOLDER), std::to_string(ranks), std::to_string(port),
                    std::to_string(kLength), std::to_string(kHeads), std::to_string(kHeadDim), std::to_string(kCalls)},
                   log);
   if (ended.exit_code != 0) base::fail_input("the PyTorch side failed: {}", ended.output);

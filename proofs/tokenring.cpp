@@ -5,6 +5,8 @@
 #include <map>
 #include <mutex>
 
+#include <ATen/core/IListRef.h>
+
 #include <fmt/format.h>
 
 #include "base/clock.h"

@@ -67,8 +67,8 @@ struct BlockPairs {
   static constexpr int64_t kPanel = 64, kRowBits = 4;
   int64_t heads = 1;  // 1 where all heads see the same
   int64_t panels = 0, tiles = 0, tile_keys = 64;
-  std::vector<int32_t> panel_starts, of_panel;  // [heads, panels + 1] into tile << kRowBits | rows, ascending
-  std::vector<int32_t> tile_starts, of_tile;    // [heads, tiles + 1] into panel << kRowBits | rows, ascending
+  std::vector<int32_t> panel_starts = {}, of_panel = {};  // [heads, panels + 1] into tile << kRowBits | rows, ascending
+  std::vector<int32_t> tile_starts = {}, of_tile = {};    // [heads, tiles + 1] into panel << kRowBits | rows, ascending
 };
 BlockPairs block_pairs(const BlockPattern& pattern, const BlockSpan& span);
 std::shared_ptr<BlockListCache> make_block_list_cache();  // null in a build without CUDA

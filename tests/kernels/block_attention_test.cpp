@@ -11,14 +11,14 @@
 namespace cairn::kernels {
 namespace {
 
-struct Case {
+struct BlockCase {
   int64_t batch, q_len, k_len, heads, kv_heads, head_dim;  // of this call
   BlockPattern pattern;
   int64_t query_offset = 0, key_offset = 0;
   int64_t first_kv_head = 0;
   int64_t documents = 0;
 };
-std::ostream& operator<<(std::ostream& out, const Case& c) {
+std::ostream& operator<<(std::ostream& out, const BlockCase& c) {
   return out << c.batch << " x " << c.q_len << " on " << c.k_len << ", heads " << c.heads << "/" << c.kv_heads << " of " << c.head_dim
              << ", blocks of " << c.pattern.block << ", window " << c.pattern.local_blocks << ", stride " << c.pattern.stride
              << ", offsets " << c.query_offset << " " << c.key_offset << ", first head " << c.first_kv_head << ", documents "
@@ -27,14 +27,14 @@ std::ostream& operator<<(std::ostream& out, const Case& c) {
 
 // An irregular pattern: block j is shown to row i where the two numbers' product has few bits, and on the diagonal.
 std::shared_ptr<const BlockTable> irregular_table(int64_t heads, int64_t blocks) {
-  BlockTable table{.heads = heads, .blocks = blocks};
+  BlockTable table{.heads = heads, .blocks = blocks, .seen = {}};
   for (int64_t h = 0; h < heads; ++h)
     for (int64_t i = 0; i < blocks; ++i)
       for (int64_t j = 0; j < blocks; ++j) table.seen.push_back(j == i || (j < i && (i * j + h) % 3 == 0) ? 1 : 0);
   return std::make_shared<const BlockTable>(table);
 }
 
-std::vector<Case> cases() {
+std::vector<BlockCase> cases() {
   const BlockPattern eight{.block = 16, .local_blocks = 2, .stride = 3, .kv_heads = 8};
   return {
       {1, 1, 1, 1, 1, 8, {.block = 16, .local_blocks = 1, .stride = 1, .kv_heads = 1}},
@@ -78,11 +78,11 @@ bool shown(const BlockPattern& p, int64_t head, int64_t i, int64_t j) {
   return row - column < p.local_blocks ? shifted % p.near_stride == 0 : shifted % p.stride == 0;
 }
 
-struct Inputs {
+struct BlockInputs {
   at::Tensor q, k, v, dout, query_documents, key_documents;
   AttentionOptions options;
 
-  explicit Inputs(const Case& c)
+  explicit BlockInputs(const BlockCase& c)
       : q(normal({c.batch, c.q_len, c.heads, c.head_dim}, 1)),
         k(normal({c.batch, c.k_len, c.kv_heads, c.head_dim}, 2)),
         v(normal({c.batch, c.k_len, c.kv_heads, c.head_dim}, 3)),
@@ -101,7 +101,7 @@ struct Expected {
 };
 
 // Masked softmax attention in double with its gradients from autograd, some queries at a time.
-Expected expected_of(const Case& c, const Inputs& in) {
+Expected expected_of(const BlockCase& c, const BlockInputs& in) {
   constexpr int64_t kRows = 512;
   const at::Tensor k = leaf(in.k), v = leaf(in.v);
   Expected e{.out = {}, .lse = {}, .dq = {}, .dk = at::zeros_like(k), .dv = at::zeros_like(v)};
@@ -135,9 +135,9 @@ Expected expected_of(const Case& c, const Inputs& in) {
 }
 
 TEST(BlockAttention, ForwardAndGradientsAreThoseOfTheTokenMask) {
-  for (const Case& c : cases()) {
+  for (const BlockCase& c : cases()) {
     SCOPED_TRACE(::testing::PrintToString(c));
-    const Inputs in(c);
+    const BlockInputs in(c);
     const Expected e = expected_of(c, in);
     with_threads([&] {
       const at::Tensor out = at::full_like(in.q, 7.0f), lse = at::empty({c.batch, c.heads, c.q_len});
@@ -155,10 +155,10 @@ TEST(BlockAttention, ForwardAndGradientsAreThoseOfTheTokenMask) {
 }
 
 TEST(BlockAttention, TheReferenceInDoubleIsExact) {
-  const std::vector<Case> all = cases();
-  for (const Case& c : {all[2], all[9], all[11], all[15], all[17]}) {
+  const std::vector<BlockCase> all = cases();
+  for (const BlockCase& c : {all[2], all[9], all[11], all[15], all[17]}) {
     SCOPED_TRACE(::testing::PrintToString(c));
-    const Inputs in(c);
+    const BlockInputs in(c);
     const Expected e = expected_of(c, in);
     const at::Tensor q = wide(in.q), k = wide(in.k), v = wide(in.v), out = at::empty_like(q), dq = at::empty_like(q),
                      dk = at::empty_like(k), dv = at::empty_like(v), lse = at::empty({c.batch, c.heads, c.q_len}, at::kDouble);

@@ -27,7 +27,7 @@ namespace {
 
 using mesh::Interval;
 
-ContextSplit zigzag(int64_t length, int parts) { return {length, mesh::split_zigzag(1, length, parts).pieces}; }
+ContextSplit zigzag_split(int64_t length, int parts) { return {length, mesh::split_zigzag(1, length, parts).pieces}; }
 
 std::string refusal(const std::function<void()>& act) {
   try {
@@ -75,7 +75,7 @@ TEST(ContextMethod, RefusesHeadsThatDoNotDivide) {
 TEST(QueryRoutes, OfAZigzagSplitCarryHalfOnceTheyHaveWrapped) {
   for (const int n : {2, 3, 4, 5, 8}) {
     const int64_t chunk = 3, length = 2 * n * chunk;
-    const std::vector<QueryRoute> routes = query_routes(zigzag(length, n), {});
+    const std::vector<QueryRoute> routes = query_routes(zigzag_split(length, n), {});
     for (int owner = 0; owner < n; ++owner) {
       const QueryRoute& route = routes[static_cast<size_t>(owner)];
       EXPECT_EQ(route.last, n - 1);
@@ -115,7 +115,7 @@ TEST(SeenPairs, AreCountedAsOneByOne) {
        {kernels::AttentionOptions{}, kernels::AttentionOptions{.window = 4}, kernels::AttentionOptions{.causal = false},
         kernels::AttentionOptions{.causal = false, .window = 5}})
     for (const int n : {1, 2, 3}) {
-      const ContextSplit split = zigzag(17, n);
+      const ContextSplit split = zigzag_split(17, n);
       for (int reader = 0; reader < n; ++reader)
         for (int owner = 0; owner < n; ++owner) {
           int64_t pairs = 0;
@@ -146,7 +146,7 @@ struct Case {
             .bytes_per_s = link.bytes_per_s,
             .shared_card = link.contention == comm::LinkModel::Contention::per_nic};
   }
-  ContextSplit split() const { return zigzag(length, ranks); }
+  ContextSplit split() const { return zigzag_split(length, ranks); }
 
   Timing run(const ContextMethod& method) const {
     Timing slowest;

@@ -36,7 +36,9 @@ TEST(Bytescale, GivesEverySequenceTheRanksItNeeds) {
   for (const StepUnit& unit : plan.units) {
     const auto degree = static_cast<int64_t>(unit.ranks.size());
     EXPECT_LE(unit.tokens(), pool.tokens_per_rank * degree);
-    if (unit.sequences.size() > 1) EXPECT_EQ(degree, 1);
+    if (unit.sequences.size() > 1) {
+      EXPECT_EQ(degree, 1);
+    }
     EXPECT_GE(degree, pool.ranks_for(unit.sequences.front().length));
   }
 }
@@ -96,7 +98,9 @@ TEST(Bytescale, StaysInsideNodesWhereOneIsFree) {
   pool.ranks_per_node = 4;
   const StepPlan plan = plan_bytescale(1, sequences_of({2000, 2001, 2002, 2003, 1500, 1000}), pool);
   for (const StepUnit& unit : plan.units)
-    if (unit.ranks.size() <= 4) EXPECT_EQ(pool.nodes_of(unit.ranks), 1) << unit.sequences.front().length;
+    if (unit.ranks.size() <= 4) {
+      EXPECT_EQ(pool.nodes_of(unit.ranks), 1) << unit.sequences.front().length;
+    }
 }
 
 TEST(Bytescale, PacksByWorkAsWellAsByTokens) {

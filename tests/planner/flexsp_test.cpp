@@ -90,7 +90,9 @@ Distance distance(const GroupRules& rules, const std::vector<int>& degrees, int6
     }
     ++found.cases;
     if (!groups) ++found.missed;
-    if (groups) EXPECT_GE(groups->seconds, least * (1 - 1e-9)) << "case " << i;
+    if (groups) {
+      EXPECT_GE(groups->seconds, least * (1 - 1e-9)) << "case " << i;
+    }
     if (groups && groups->seconds <= least * 1.02) ++found.within_two_percent;
     EXPECT_LE(group_bound_s(sequences, pool, degrees), least * (1 + 1e-9)) << "case " << i;
   }
@@ -167,7 +169,9 @@ TEST(Flexsp, BeatsEveryDegreeThatIsTheSameForAll) {
     EXPECT_GE(of_degree(32) / seconds, 1.25) << "seed " << seed;  // the least that holds 192,000 tokens
     const int64_t needed = pool.ranks_for(longest_first(sequences).front().length);
     for (int degree = 1; degree <= 64; degree *= 2)
-      if (degree >= needed) EXPECT_GE(of_degree(degree) / seconds, 1.1) << "seed " << seed << " degree " << degree;
+      if (degree >= needed) {
+        EXPECT_GE(of_degree(degree) / seconds, 1.1) << "seed " << seed << " degree " << degree;
+      }
   }
 }
 
@@ -179,7 +183,9 @@ TEST(Flexsp, GroupsAreNeighboursInsideNodes) {
     EXPECT_EQ(unit.ranks.front() % degree, 0);
     EXPECT_EQ(unit.ranks.back(), unit.ranks.front() + degree - 1);
     EXPECT_LE(unit.tokens(), pool.tokens_per_rank * degree);
-    if (degree <= 8) EXPECT_EQ(pool.nodes_of(unit.ranks), 1);
+    if (degree <= 8) {
+      EXPECT_EQ(pool.nodes_of(unit.ranks), 1);
+    }
   }
 }
 

@@ -230,15 +230,12 @@ CAIRN_INLINE simd::Int<W> lanes_seen(const AttentionProblem& p, const AttentionT
                                      int64_t j, int64_t i) {
   using namespace simd;
   const int64_t key = strip.key + j;
-  if (key >= p.k_len || !panel.sees(strip, i)) return Int<W>{};
-  const int64_t first = std::clamp<int64_t>(key - p.shift - panel.query - i, 0, W);
-  Int<W> visible = lane_indices<W>() >= static_cast<int32_t>(first);
-  if (p.key_documents != nullptr) {
-    Int<W> ids;
-    std::memcpy(&ids, panel.documents.data() + i, sizeof ids);
-    visible &= ids == p.key_documents[t.batch * p.k_len + key];
-  }
-  return visible;
+  const bool none = key >= p.k_len || !panel.sees(strip, i);
+  const int64_t first = none ? W : std::clamp<int64_t>(key - p.shift - panel.query - i, 0, W);
+  const int32_t document = p.key_documents == nullptr || none ? panel.documents[0] : p.key_documents[t.batch * p.k_len + key];
+  Int<W> documents;  // without documents all lanes have the same
+  std::memcpy(&documents, panel.documents.data() + i, sizeof documents);
+  return (lane_indices<W>() >= static_cast<int32_t>(first)) & (documents == document);
 }
 
 // Packs the blocks of keys and values that are visited: strips of k^T, rows of v or of k, strips of v^T. Null where not wanted.

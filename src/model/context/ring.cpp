@@ -12,6 +12,8 @@
 #include <optional>
 #include <utility>
 
+#include <ATen/core/IListRef.h>
+
 #include "comm/group.h"
 #include "kernels/aten.h"
 #include "kernels/low_precision.h"

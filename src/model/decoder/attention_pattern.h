@@ -23,7 +23,7 @@ struct PatternOptions {
   std::string dense_layers = "none";
   bool homogeneous = false;
   bool allow_partial_cover = false;
-  std::string pattern_file;
+  std::string pattern_file = {};
   bool operator==(const PatternOptions&) const = default;
 };
 base::Schema<PatternOptions> pattern_schema();

@@ -3,6 +3,8 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/core/IListRef.h>
+
 #include "comm/group.h"
 #include "kernels/aten.h"
 #include "kernels/cross_entropy.h"

@@ -61,14 +61,15 @@ class Search {
       const auto slow = static_cast<size_t>(std::max_element(filling.seconds.begin(), filling.seconds.end()) - filling.seconds.begin());
       double best = filling.seconds[slow] * (1 - 1e-12);
       size_t moved = 0, to = slow;
-      std::optional<size_t> other;
+      constexpr size_t kNone = std::numeric_limits<size_t>::max();
+      size_t other = kNone;  // that goes the other way
       for (size_t k = 0; k < sequences_.size(); ++k) {
         if (filling.group_of[k] != static_cast<int>(slow)) continue;
         const double without = filling.seconds[slow] - tau(k, filling.layout[slow]);
         for (size_t p = 0; p < filling.layout.size(); ++p) {
           if (p == slow || !fits(filling, k, p)) continue;
           const double after = std::max(without, filling.seconds[p] + tau(k, filling.layout[p]));
-          if (after < best) best = after, moved = k, to = p, other.reset();
+          if (after < best) best = after, moved = k, to = p, other = kNone;
         }
         for (size_t j = 0; j < sequences_.size(); ++j) {
           const auto p = static_cast<size_t>(filling.group_of[j]);
@@ -80,7 +81,7 @@ class Search {
       }
       if (to == slow) return;
       take(filling, moved);
-      if (other) take(filling, *other), put(filling, *other, slow);
+      if (other != kNone) take(filling, other), put(filling, other, slow);
       put(filling, moved, to);
     }
   }

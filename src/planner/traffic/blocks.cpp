@@ -334,10 +334,10 @@ void add_context_parallel(const TrafficCase& step, TrafficTable& table) {
         bytes.backward += one.backward;
       }
       const Forwards forward = forwards(step, i, of);
-      const auto add = [&](const std::string& when, const char* collective, int64_t sent, int64_t times, const char* reason) {
+      const auto add = [&](const std::string& when, const char* operation, int64_t sent, int64_t times, const char* reason) {
         table.add({.what = folded_name(card.name) + when,
                    .axis = "cp",
-                   .collective = collective,
+                   .collective = operation,
                    .shape = {step.batch.length, of.samples * step.batch.rows, 2, heads, head_dim},
                    .dtype = dtype_of(step),
                    .times = times * of.times * static_cast<int64_t>(shards.size()),

@@ -27,6 +27,7 @@ class RepeatBlock final : public Block {
              .reads = {reads_},
              .writes = {writes_},
              .operations = {{.name = "repeat", .kind = BlockOp::Kind::other, .axes = {"embed"}, .by_sample = true}}};
+    card_.rows = streams_.count;
   }
 
   const Card& card() const override { return card_; }
@@ -83,6 +84,7 @@ class StreamedBlock final : public Block {
       one.saved_elements_per_token *= all, one.result_elements_per_token *= all;
     }
     card_.streams.clear();  // they have more tokens than the pass
+    card_.rows = streams_.count;
     card_.sliceable = false;
   }
 
@@ -163,6 +165,7 @@ class MixerBlock final : public Block {
                              .axes = {"embed"},
                              .flops_per_token = 2 * embed * (embed * all + all) + 4 * embed * all,
                              .saved_elements_per_token = embed * all + 2 * embed + all}}};
+    card_.rows = streams_.count;
   }
 
   const Card& card() const override { return card_; }

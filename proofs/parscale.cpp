@@ -38,7 +38,7 @@ constexpr double kPile[4][6] = {{2.1113, 2.0671, 2.0027, 1.9539, 1.8876, 1.8451}
 
 // 1. The law of the published losses.
 void law(Findings& findings, base::Log& log) {
-  const auto check = [&](const char* name, const double (&losses)[4][6], const ParallelLaw& published, double r_squared) {
+  const auto check = [&](const char* name, const double(&losses)[4][6], const ParallelLaw& published, double r_squared) {
     std::vector<LawPoint> points;
     for (size_t p = 0; p < 4; ++p)
       for (size_t n = 0; n < 6; ++n) points.push_back({kSizes[p][n], std::pow(2.0, static_cast<double>(p)), losses[p][n]});
@@ -107,11 +107,13 @@ void equivalence(const ProofOptions& options, Findings& findings, base::Log& log
   const std::filesystem::path scratch = options.scratch;
   const Trained rows = train_layout({recipe, 1, scratch / "rows"});
   for (const int ranks : {2, 4}) {
-    const Trained axis = train_layout(
-        {with(recipe, {fmt::format("mesh.tp={}", ranks), "model.parscale.placement=axis"}), ranks, scratch / fmt::format("axis-{}", ranks)});
-    findings.at_most(fmt::format("2. four streams along an axis of {} ranks against rows of one: largest relative difference of losses", ranks),
-                     0, largest_relative_difference(axis.losses, rows.losses), 1e-5);
-    findings.at_most(fmt::format("2. and of gradient norms, {} ranks", ranks), 0, largest_relative_difference(axis.norms, rows.norms), 1e-5);
+    const Trained axis = train_layout({with(recipe, {fmt::format("mesh.tp={}", ranks), "model.parscale.placement=axis"}), ranks,
+                                       scratch / fmt::format("axis-{}", ranks)});
+    findings.at_most(
+        fmt::format("2. four streams along an axis of {} ranks against rows of one: largest relative difference of losses", ranks), 0,
+        largest_relative_difference(axis.losses, rows.losses), 1e-5);
+    findings.at_most(fmt::format("2. and of gradient norms, {} ranks", ranks), 0, largest_relative_difference(axis.norms, rows.norms),
+                     1e-5);
   }
 
   log.info("generation with a cache against full passes");
@@ -169,10 +171,9 @@ void frozen_base(const ProofOptions& options, Findings& findings, base::Log& log
                   {"model.layers=2", "model.embed=64", "model.heads=4", "model.kv_heads=2", "model.mlp=128", "data.length=64",
                    "data.stories_bytes=400000", "train.global_batch=8", "eval.samples=64", "optim.learning_rate=0.003"});
   const std::filesystem::path base = runs.train("base", 150, options.seed, {});
-  const std::filesystem::path streams =
-      runs.train("frozen", 150, options.seed,
-                 {"model.from=" + base.string(), "model.parscale.streams=4", "model.parscale.prefix_tokens=16",
-                  "model.parscale.train=adapter"});
+  const std::filesystem::path streams = runs.train(
+      "frozen", 150, options.seed,
+      {"model.from=" + base.string(), "model.parscale.streams=4", "model.parscale.prefix_tokens=16", "model.parscale.train=adapter"});
   const Tensors before = snapshot_tensors(base, "model"), after = snapshot_tensors(streams, "model");
   int64_t changed = 0, added = 0, elements = 0;
   for (const auto& [name, tensor] : after) {
@@ -184,16 +185,17 @@ void frozen_base(const ProofOptions& options, Findings& findings, base::Log& log
     }
   }
   findings.at_most("5. tensors of the frozen base in which training changed any bit", 0, static_cast<double>(changed), 0);
-  findings.at_least("5. parameters of prefixes and mixer, of the base's", 0, static_cast<double>(added) / static_cast<double>(elements), 1e-6);
+  findings.at_least("5. parameters of prefixes and mixer, of the base's", 0, static_cast<double>(added) / static_cast<double>(elements),
+                    1e-6);
   findings.at_least("5. held-out loss of the base above that with four trained streams, nats", 0, eval_of(base) - eval_of(streams), 0.005);
 }
 
 // 3, 4. From scratch, and in two stages.
 void trained(const ProofOptions& options, Findings& findings, base::Log& log) {
-  const Runs runs(options, log,
-                  {"model.layers=4", "model.embed=128", "model.heads=4", "model.kv_heads=4", "model.mlp=352", "data.length=256",
-                   "data.stories_bytes=8000000", "train.global_batch=8", "eval.samples=128", "optim.learning_rate=0.002",
-                   "optim.schedule=cosine"});
+  const Runs runs(
+      options, log,
+      {"model.layers=4", "model.embed=128", "model.heads=4", "model.kv_heads=4", "model.mlp=352", "data.length=256",
+       "data.stories_bytes=8000000", "train.global_batch=8", "eval.samples=128", "optim.learning_rate=0.002", "optim.schedule=cosine"});
   constexpr int64_t kSteps = 1500, kSeeds = 3;  // 3M tokens
   const auto with_streams = [](int64_t streams) {
     return streams == 1 ? Assignments{} : Assignments{fmt::format("model.parscale.streams={}", streams)};

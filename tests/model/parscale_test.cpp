@@ -1,20 +1,19 @@
 // Parallel streams: prefixes in attention, and the mixer.
 #include <cmath>
 
-#include <gtest/gtest.h>
-
 #include <ATen/core/grad_mode.h>
+#include <gtest/gtest.h>
 
 #include "kernels/aten.h"
 #include "kernels/attention.h"
 #include "kernels/block_pattern.h"
 #include "kernels/closeness.h"
 #include "model/decoder/decoder.h"
+#include "model/decoder/prefix_attention.h"
+#include "model/decoder/stream_mixer.h"
 #include "model/families/config.h"
 #include "model/generate/generate.h"
 #include "model/model.h"
-#include "model/decoder/prefix_attention.h"
-#include "model/decoder/stream_mixer.h"
 
 namespace cairn::model {
 namespace {
@@ -118,7 +117,10 @@ struct Written {
   mesh::Axes alone;
 
   explicit Written(const DecoderShape& s)
-      : shape(s), model(make_decoder(shape)), weights(model->layout(), at::empty({model->elements()})), buffers(model->make_buffers(at::kFloat)) {
+      : shape(s),
+        model(make_decoder(shape)),
+        weights(model->layout(), at::empty({model->elements()})),
+        buffers(model->make_buffers(at::kFloat)) {
     initialize_parameters(*model, weights.flat(), base::Random(4));
     weights.flat().mul_(12);  // so that tokens differ clearly in likelihood
   }

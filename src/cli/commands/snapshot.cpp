@@ -13,10 +13,10 @@
 #include "kernels/aten.h"
 #include "model/decoder/decoder.h"
 #include "snapshot/adapter.h"
-#include "snapshot/stream_adapter.h"
 #include "snapshot/llama2c.h"
 #include "snapshot/merge_models.h"
 #include "snapshot/pretrained.h"
+#include "snapshot/stream_adapter.h"
 #include "train/replay_log.h"
 
 namespace cairn::cli {

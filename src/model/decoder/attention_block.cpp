@@ -120,8 +120,8 @@ void AttentionBlock::forward(Values& values, Saved* keep, const Call& call) cons
     sparse->append(heads.k, heads.v, call.slice.begin);
   }
   const bool cached_streams = call.cache && has_prefixes(call);
-  const CachedKeys seen = call.cache && !sparse && !cached_streams ? append_to_cache(heads, places, call)
-                                                                   : CachedKeys{heads.k, heads.v, places.documents};
+  const CachedKeys seen =
+      call.cache && !sparse && !cached_streams ? append_to_cache(heads, places, call) : CachedKeys{heads.k, heads.v, places.documents};
 
   at::Tensor mixed, lse;
   if (sparse && call.slice.begin > 0) {

@@ -367,7 +367,9 @@ class HeadBlock final : public Block {
   bool needs_only_codes(const Call& call) const { return head_.is_fp8(call) && !head_.needs_values() && !call.axes.find("tp"); }
 
   // Whether the norm's backward kernel recomputes its output for free, so that it is not kept.
-  bool recomputes_norm(const at::Tensor& x, const Call& call) const { return norm_ && !call.axes.find("tp") && norm_->has_fused_backward(x); }
+  bool recomputes_norm(const at::Tensor& x, const Call& call) const {
+    return norm_ && !call.axes.find("tp") && norm_->has_fused_backward(x);
+  }
 
   int64_t vocab_;
   std::string reads_;

@@ -21,6 +21,7 @@ at::Tensor plain_gelu(const at::Tensor& x);
 // document ids [batch, length] are given. A pattern hides blocks from the heads of the whole model. Prefixes are seen by every query of
 // their stream.
 at::Tensor plain_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t window = 0,
-                           const at::Tensor& documents = {}, const kernels::BlockPattern* pattern = nullptr, const Prefixes* prefixes = nullptr);
+                           const at::Tensor& documents = {}, const kernels::BlockPattern* pattern = nullptr,
+                           const Prefixes* prefixes = nullptr);
 
 }  // namespace cairn::model

@@ -199,7 +199,8 @@ class MixerBlock final : public Block {
       const at::Tensor ds = (s * (dw - (s * dw).sum(1, true))).to(z.scalar_type());
       const at::Tensor gate = at::sigmoid(h);
       const at::Tensor dh = at::mm(ds, weight(p_.w2, call)) * (gate * (1 + h * (1 - gate)));
-      const at::Tensor dz = at::mm(dh, weight(p_.w1, call)).view(z.sizes()).add_(dy.unsqueeze(2) * smoothed(s).to(z.scalar_type()).unsqueeze(1));
+      const at::Tensor dz =
+          at::mm(dh, weight(p_.w1, call)).view(z.sizes()).add_(dy.unsqueeze(2) * smoothed(s).to(z.scalar_type()).unsqueeze(1));
       saved.put("ds", ds), saved.put("dh", dh), saved.put("a", h * gate);
       // Every rank gets what the others found for the tokens that it has: its own tokens of all streams, or all tokens of its streams.
       const at::Tensor whole = gather_tokens(dz.flatten(1), all, call, card_.name, {}, tokens_);
@@ -240,7 +241,9 @@ class MixerBlock final : public Block {
 
  private:
   static at::Tensor weight(mesh::ParamId id, const Call& call) { return call.weights.get(id); }
-  at::Tensor smoothed(const at::Tensor& s) const { return s * (1 - streams_.smoothing) + streams_.smoothing / static_cast<double>(streams_.count); }
+  at::Tensor smoothed(const at::Tensor& s) const {
+    return s * (1 - streams_.smoothing) + streams_.smoothing / static_cast<double>(streams_.count);
+  }
   // The tokens of one stream.
   BatchShape tokens_of(const at::Tensor& x, const Call& call) const {
     return call.slice.length > 0 ? batch_shape(x, call) : BatchShape{x.size(0) / streams_.count, x.size(1)};

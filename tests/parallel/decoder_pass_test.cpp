@@ -1,6 +1,7 @@
 // A whole decoder of each family through a pass: hand-written gradients against autograd of the plain form.
 #include <algorithm>
 #include <limits>
+#include <map>
 
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>

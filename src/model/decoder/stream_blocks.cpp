@@ -102,11 +102,12 @@ class StreamedBlock final : public Block {
   // The call of all streams of this rank.
   class Streamed {
    public:
-    Streamed(const StreamedBlock& block, const Call& call) : axes_(call.axes), call_(with(call, block.streams_, axes_)) {
+    Streamed(const StreamedBlock& block, const Call& call) : call_(with(call, block.streams_, axes_)) {
+      for (const char* axis : {"island", "pp", "dp", "cp", "ep"})
+        if (comm::Group* group = call.axes.find(axis)) axes_.put(axis, *group);
       if (call.options.single_stream) return;
       comm::Group* tp = call.axes.find("tp");
       if (block.streams_.along_tp && tp) {
-        axes_.put("tp", nullptr);
         if (!call_.progress) call_.progress = tp;
       }
       call_.slice.batch *= block.streams_.count / (block.streams_.along_tp && tp ? tp->size() : 1);
@@ -132,7 +133,7 @@ class StreamedBlock final : public Block {
               .progress = call.progress};
     }
 
-    mesh::Axes axes_;
+    mesh::Axes axes_;  // all but tp
     Call call_;
   };
 

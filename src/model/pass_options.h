@@ -22,6 +22,7 @@ struct PassOptions {
   int64_t loss_chunks = 1;               // chunked cross entropy: the logits of a pass with gradients are computed in this many chunks
   int64_t head_slice = 0;                // the same by size: at most so many tokens in a chunk; 0: no bound
   int64_t slice = 0;                     // StreamBP: layers compute so many tokens of each sequence at a time; 0: whole sequences
+  bool single_stream = false;            // a model with parallel streams (ParScale) computes as one stream without prefix
   const Fp8LinearLayers* fp8 = nullptr;  // which linear layers multiply in fp8 in passes with gradients; null: none. Borrowed.
 
   // Read by the executor of a pass.

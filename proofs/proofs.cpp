@@ -18,6 +18,7 @@ void prove_oneflow(const ProofOptions&, Findings&, base::Log&);
 void prove_oneflow_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_redco(const ProofOptions&, Findings&, base::Log&);
 void prove_redco_on_gpu(const ProofOptions&, Findings&, base::Log&);
+void prove_parscale(const ProofOptions&, Findings&, base::Log&);
 void prove_s2_attention(const ProofOptions&, Findings&, base::Log&);
 void prove_ladder_residual(const ProofOptions&, Findings&, base::Log&);
 void prove_ladder_residual_on_gpu(const ProofOptions&, Findings&, base::Log&);
@@ -61,6 +62,8 @@ const std::vector<Proof>& proofs() {
        prove_gpipe, prove_gpipe_on_gpu},
       {"s2-attention", "A window and its own strided blocks for each head: less time, a smaller KV cache, the whole context seen",
        prove_s2_attention},
+      {"parscale", "Streams of one model, each with learned prefixes, mixed per token: the law of their losses, exact in every placement.",
+       prove_parscale},
       {"ladder-residual",
        "A wiring one block late: sums over ranks along tp hide behind the next block, at the quality of the standard one.",
        prove_ladder_residual, prove_ladder_residual_on_gpu},

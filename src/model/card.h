@@ -52,6 +52,7 @@ struct Card {
   std::vector<BlockOp> operations = {};
   std::map<std::string, TokenLayout> streams = {};  // of the values that it writes, those of the residual stream
   std::vector<std::string> buffers = {};
+  int64_t rows = 1;             // so many rows of its values for each sequence of the batch (parallel streams)
   bool sliceable = false;       // its calls may cover slices of the sequences, later slices after earlier ones (StreamBP)
   bool fused_backward = false;  // both gradients come from one backward run (autograd inside), so a schedule cannot place them apart
 };

@@ -27,6 +27,9 @@ void check_fit(const ModelOptions& o, const DataShape& inputs, const ModelNeeds&
   if (o.attention != PatternOptions{} && !needs.residual_stream)
     base::fail_input("model.attention.type = \"{}\": {} has no attention. Leave it out, or use model.kind = \"llama\".", o.attention.type,
                      o.kind);
+  if (o.parscale != StreamOptions{} && !needs.residual_stream)
+    base::fail_input("model.parscale.streams = {}: {} has no attention. Leave it out, or use model.kind = \"llama\".", o.parscale.streams,
+                     o.kind);
   if (o.dropout > 0 && !needs.residual_stream)
     base::fail_input("model.dropout = {}: {} has no dropout. Leave it out, or use model.kind = \"llama\".", o.dropout, o.kind);
   if (needs.data == ModelNeeds::Data::tokens && inputs.vocab == 0)
@@ -103,6 +106,7 @@ BuiltModel decoder(const ModelOptions& o, const DataShape& inputs) {
   check_ladder_layers(o);
   shape.linear = linear_attention(o);
   set_pattern(shape, o.attention);
+  set_streams(shape, o.parscale);
   if (inputs.end_of_text >= 0) shape.tokens = {.bos = inputs.end_of_text, .eos = {inputs.end_of_text}};
   return {make_decoder(shape), make_next_token()};
 }
@@ -175,6 +179,7 @@ BuiltModel build_model(const ModelOptions& options, const DataShape& inputs, Dec
   shape.ladder_layers = is_ladder(options.residual) ? parse_layers(options.ladder_layers, shape.layers) : std::vector<int64_t>{};
   if (options.attention != pattern_options_of(shape))
     shape.pattern.reset(), shape.dense_layers.clear(), set_pattern(shape, options.attention);
+  if (options.parscale.streams > 1 || shape.streams.count == 1) set_streams(shape, options.parscale);
   BuiltModel built{make_decoder(shape, lora), make_next_token()};
   for (const std::string& target : lora.rank > 0 ? lora.targets : std::vector<std::string>{}) {
     LoraShape alone = lora;
@@ -213,6 +218,7 @@ ModelOptions options_of(const DecoderShape& shape, ModelOptions options) {
     options.softmax_layers = linear.softmax_layers.empty() ? "last 0" : format_layers(linear.softmax_layers, shape.layers);
   }
   options.attention = pattern_options_of(shape);
+  options.parscale = stream_options_of(shape, options.parscale);
   if (options.convert) return options;
   options.residual = shape.residual;
   options.ladder_layers = is_ladder(shape.residual) ? format_layers(shape.ladder_layers, shape.layers) : "all";

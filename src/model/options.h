@@ -8,6 +8,7 @@
 #include "model/decoder/attention_pattern.h"
 #include "model/decoder/lora.h"
 #include "model/decoder/shape.h"
+#include "model/decoder/stream_options.h"
 
 namespace cairn::model {
 
@@ -39,6 +40,7 @@ struct ModelOptions {
   bool convert = false;
   bool batch_norm = false;
   PatternOptions attention;  // model.attention.*
+  StreamOptions parscale;    // model.parscale.*
 };
 
 base::Schema<ModelOptions> model_schema();

@@ -30,6 +30,7 @@ struct PassOptions {
   bool skip_unneeded_logits = false;     // chunks of rows without a target are not computed. On a GPU the host waits to learn which.
   int64_t slice = 0;                     // StreamBP: layers compute so many tokens of each sequence at a time; 0: whole sequences
   SliceMistakes slice_mistakes = {};
+  bool single_stream = false;            // a model with parallel streams (ParScale) computes as one stream without prefix
   const Fp8LinearLayers* fp8 = nullptr;  // which linear layers multiply in fp8 in passes with gradients; null: none. Borrowed.
 
   // Read by the executor of a pass.

@@ -7,8 +7,10 @@
 #include "base/log.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
+#include "model/decoder/stream_options.h"
 #include "model/families/config.h"
 #include "snapshot/adapter.h"
+#include "snapshot/stream_adapter.h"
 #include "train/build.h"
 #include "train/parameter_piece.h"
 #include "train/state/full_state.h"
@@ -71,13 +73,22 @@ std::optional<snapshot::Pretrained> open_model_from(Job& job, base::Log& log) {
 void start_from(Job& job, const snapshot::Pretrained& pretrained, comm::World& world) {
   // Without sharding, this rank's tensors are the full tensors and are loaded directly.
   const bool direct = job.assembly->trivial();
+  // Streams that the pretrained model does not have begin with their starting values.
+  const auto is_new = [&](const std::string& name) { return pretrained.shape.streams.count == 1 && model::is_stream_parameter(name); };
   mesh::NamedTensors whole;
   for (const StateTensor& one : parameter_state(job)) {
     whole.push_back({one.name, direct ? one.mine : at::empty(one.shape, at::kFloat)});
-    if (!direct && is_adapter(one.name)) start_values(job, one.parameter, whole.back().tensor);
+    if (!direct && (is_adapter(one.name) || is_new(one.name))) start_values(job, one.parameter, whole.back().tensor);
   }
-  const Split parameters = split_adapters(whole);
+  Split parameters = split_adapters(whole);
+  std::erase_if(parameters.own, [&](const mesh::NamedTensor& one) { return is_new(one.name); });
   pretrained.load_into(parameters.own);
+  if (const std::string& from = job.config.settings.model.parscale.from; !from.empty()) {
+    mesh::NamedTensors streams;
+    for (const mesh::NamedTensor& one : whole)
+      if (model::is_stream_parameter(one.name)) streams.push_back(one);
+    snapshot::load_stream_adapter(streams, from);
+  }
   if (const std::string& from = job.config.settings.lora.from; !from.empty())
     load_adapter(parameters.adapters, snapshot::read_adapter(from), from);
   uint64_t sum = 0;

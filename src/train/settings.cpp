@@ -21,6 +21,17 @@ void refuse_conflicts(const model::ModelOptions& given, const model::ModelOption
                        given.from, base::to_toml(expected[i]));
 }
 
+// Which parameters model.parscale.train names, in place of model.train; and what is refused before anything is built.
+void train_streams(Settings& s) {
+  const model::StreamOptions& o = s.model.parscale;
+  if (o.streams == 1) return;
+  if (o.train == "adapter" && s.model.from.empty())
+    base::fail_input("model.parscale.train = \"adapter\": a new model has nothing to freeze. Set model.from, or use train = \"all\".");
+  if (!o.from.empty() && s.model.from.empty())
+    base::fail_input("model.parscale.from = {}: prefixes belong to a model. Set model.from.", o.from);
+  if (o.train == "all" && s.lora.rank == 0 && s.model.train.empty()) s.model.train = {"*"};
+}
+
 // The options of all step methods; methods that share a section have it once.
 std::vector<StepOptions> step_options() {
   std::vector<StepOptions> all;
@@ -41,11 +52,20 @@ Settings read_settings(base::Recipe& recipe) {
   Settings s;
   s.model = recipe.read(model::model_schema());
   s.model.attention = recipe.read(model::pattern_schema());
+  s.model.parscale = recipe.read(model::stream_schema());
   data::DataOptions data;
   if (!s.model.from.empty()) {
     const snapshot::ModelOutline outline = snapshot::read_outline(s.model.from);
     const model::ModelOptions theirs = model::options_of(outline.shape, s.model);
     s.model = recipe.read(model::model_schema(), theirs);
+    if (outline.shape.streams.count > 1) {
+      s.model.parscale = recipe.read(model::stream_schema(), theirs.parscale);
+      if (s.model.parscale.streams != theirs.parscale.streams || s.model.parscale.prefix_tokens != theirs.parscale.prefix_tokens)
+        base::fail_input(
+            "model.parscale.streams = {}, prefix_tokens = {}: the model in {} has {} streams with {} tokens each. Leave the keys out, or "
+            "start from a model without streams.",
+            s.model.parscale.streams, s.model.parscale.prefix_tokens, s.model.from, theirs.parscale.streams, theirs.parscale.prefix_tokens);
+    }
     model::PatternOptions pattern = theirs.attention;
     s.model.attention = recipe.read(model::pattern_schema(), recipe.has("model.attention.type") ? model::PatternOptions{} : pattern);
     pattern.allow_partial_cover = s.model.attention.allow_partial_cover;  // a permission, not a part of the pattern
@@ -75,6 +95,7 @@ Settings read_settings(base::Recipe& recipe) {
   }
   if (s.lora.rank > 0 && s.model.from.empty())
     base::fail_input("model.lora.rank = {}: adapters need a pretrained model: set model.from", s.lora.rank);
+  train_streams(s);
   s.data = recipe.read(data::data_schema(), data);
   data::check_template_keys(s.data);
   s.train = recipe.read(train_schema());
@@ -108,6 +129,7 @@ void set_template_date(Settings& settings, base::Recipe& recipe, const std::stri
 std::vector<base::Section> recipe_sections() {
   std::vector<base::Section> sections{model::model_schema().section(),
                                       model::pattern_schema().section(),
+                                      model::stream_schema().section(),
                                       model::lora_schema().section(),
                                       data::data_schema().section(),
                                       train_schema().section(),
@@ -125,7 +147,7 @@ std::vector<base::Section> recipe_sections() {
                                       memory_snapshot_schema().section(),
                                       eval_schema().section(),
                                       log_schema().section()};
-  constexpr std::ptrdiff_t kAfterTrain = 5;
+  constexpr std::ptrdiff_t kAfterTrain = 6;
   std::vector<base::Section> steps;
   for (const StepOptions& options : step_options()) steps.push_back(options.section());
   sections.insert(sections.begin() + kAfterTrain, steps.begin(), steps.end());

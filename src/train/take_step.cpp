@@ -94,6 +94,8 @@ TakenStep take_step(Job& job) {
   const mesh::Batch waiting = job.ahead.planned ? planned.sequences : job.ahead.loader->next();
   if (flight) flight->set_activity(comm::Activity::computing);
   taken.data_wait_s = base::seconds(job.instruments.wall->now() - asked);
+  const model::StreamOptions& streams = job.config.settings.model.parscale;
+  job.engine.options.single_stream = streams.streams > 1 && step <= streams.start_step;
   const SyncCheck check(job.config.settings.log.sync_check && job.config.device.is_cuda());
   const mesh::Batch batch = mesh::to_device(waiting, job.config.device);
   taken.output = run_step(job, {.step = step,

@@ -1,13 +1,19 @@
 // Parallel streams: prefixes in attention, and the mixer.
 #include <cmath>
 
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
+#include "kernels/aten.h"
 #include "kernels/attention.h"
 #include "kernels/block_pattern.h"
 #include "kernels/closeness.h"
+#include "model/decoder/decoder.h"
 #include "model/decoder/prefix_attention.h"
 #include "model/decoder/stream_mixer.h"
+#include "model/families/config.h"
+#include "model/generate/generate.h"
+#include "model/model.h"
 
 namespace cairn::model {
 namespace {
@@ -90,11 +96,127 @@ TEST(StreamMixer, WeightsAreOfEachTokenAndSumToOne) {
   ASSERT_EQ(w.sizes(), (std::vector<int64_t>{2, 3, 4}));
   expect_close(w.sum(2), at::ones({2, 3}, at::kDouble), 8, "sum");
   EXPECT_GE(w.min().item<float>(), 0.0025f * 0.999f);
-  // The first token's, from the formula: z is its hidden states, stream after stream.
-  at::Tensor z = at::cat({x[0][0], x[2][0], x[4][0], x[6][0]}).to(at::kDouble);
+  // The first token's, from the formula: z is its hidden states, all streams of one element side by side.
+  at::Tensor z = at::stack({x[0][0], x[2][0], x[4][0], x[6][0]}, 1).flatten().to(at::kDouble);
   const at::Tensor h = at::matmul(wide(weights.w1), z) + wide(weights.b1);
   const at::Tensor scores = at::matmul(wide(weights.w2), h * at::sigmoid(h)) + wide(weights.b2);
   expect_close(w[0][0], scores.softmax(0) * 0.99 + 0.0025, 32, "weights");
+}
+
+DecoderShape small_shape(int64_t streams) {
+  DecoderShape shape{.vocab = 29, .embed = 32, .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 8, .mlp = 24, .length = 120};
+  if (streams > 1) shape.streams = {.count = streams, .prefix_tokens = 6, .smoothing = 0.01};
+  return shape;
+}
+
+struct Written {
+  DecoderShape shape;
+  std::unique_ptr<Model> model;
+  FlatWeights weights;
+  Buffers buffers;
+  mesh::Axes alone;
+
+  explicit Written(const DecoderShape& s)
+      : shape(s),
+        model(make_decoder(shape)),
+        weights(model->layout(), at::empty({model->elements()})),
+        buffers(model->make_buffers(at::kFloat)) {
+    initialize_parameters(*model, weights.flat(), base::Random(4));
+    weights.flat().mul_(12);  // so that tokens differ clearly in likelihood
+  }
+  at::Tensor named(const std::string& name) const {
+    for (const mesh::NamedTensor& one : weights.layout().views(weights.flat()))
+      if (one.name == name) return one.tensor;
+    return {};
+  }
+  at::Tensor logits(const std::vector<int32_t>& ids, bool plainly) {
+    const at::NoGradGuard no_grad;
+    const Call call{.weights = weights, .buffers = buffers, .axes = alone};
+    Values values;
+    values.put("tokens", at::tensor(ids, at::kInt).to(at::kLong).view({1, -1}));
+    for (const auto& block : model->blocks()) plainly ? block->plain(values, call) : block->forward(values, nullptr, call);
+    return values.get("logits")[0];
+  }
+};
+
+const std::vector<int32_t> kIds{3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6};
+
+// With all weight on the second stream the model is the one whose streams all have its prefix.
+TEST(ParallelStreams, OneHotMixingIsThatStreamAlone) {
+  Written two(small_shape(2)), same(small_shape(2));
+  two.shape.streams.smoothing = same.shape.streams.smoothing = 0;
+  two.model = make_decoder(two.shape), same.model = make_decoder(same.shape);
+  two.named("model.aggregate_layer.2.weight").zero_();
+  two.named("model.aggregate_layer.2.bias")[1] = 1e4;
+  for (int64_t layer = 0; layer < 2; ++layer)
+    for (const char* name : {"prefix_k", "prefix_v"}) {
+      const at::Tensor prefix = same.named("model.layers." + std::to_string(layer) + ".self_attn." + name);
+      prefix[0].copy_(prefix[1]);
+    }
+  EXPECT_GT((two.logits(kIds, false) - Written(small_shape(1)).logits(kIds, false)).abs().max().item<float>(), 1e-2);
+  EXPECT_LT((two.logits(kIds, false) - same.logits(kIds, false)).abs().max().item<float>(), 1e-5);
+  EXPECT_LT((two.logits(kIds, false) - two.logits(kIds, true)).abs().max().item<float>(), 1e-4);
+}
+
+TEST(ParallelStreams, StreamsWithTheSamePrefixAreOneStream) {
+  Written four(small_shape(4)), one(small_shape(4));
+  for (int64_t layer = 0; layer < 2; ++layer)
+    for (const char* name : {"prefix_k", "prefix_v"}) {
+      const std::string full = "model.layers." + std::to_string(layer) + ".self_attn." + name;
+      for (int64_t p = 0; p < 4; ++p) four.named(full)[p].copy_(one.named(full)[2]);
+    }
+  one.named("model.aggregate_layer.2.weight").zero_();
+  one.named("model.aggregate_layer.2.bias")[2] = 1e4;
+  one.shape.streams.smoothing = 0, one.model = make_decoder(one.shape);
+  EXPECT_LT((four.logits(kIds, false) - one.logits(kIds, false)).abs().max().item<float>(), 1e-4);
+}
+
+TEST(ParallelStreams, GenerationWithACacheWritesTheTokensOfAFullPass) {
+  Written it(small_shape(4));
+  const GenerateRequest request{kIds};
+  const std::vector<GeneratedText> found =
+      generate(*it.model, it.weights, it.buffers, {&request, 1}, {.tokens = 60, .length_max = 120, .sampling = {.temperature = 0}});
+  ASSERT_EQ(found[0].ids.size(), 60u);
+  std::vector<int32_t> ids = kIds;
+  for (size_t i = 0; i < found[0].ids.size(); ids.push_back(found[0].ids[i++])) {
+    const at::Tensor logits = it.logits(ids, true)[-1];
+    EXPECT_EQ(found[0].ids[i], logits.argmax().item<int64_t>()) << "at " << ids.size();
+    EXPECT_NEAR(found[0].log_probabilities[i], logits.log_softmax(0)[found[0].ids[i]].item<float>(), 5e-5) << "at " << ids.size();
+  }
+}
+
+// Unequal prompts, two of them shared; row by row, and rows at one position together.
+TEST(ParallelStreams, GenerationOfSeveralTextsIsThatOfEach) {
+  Written it(small_shape(3));
+  std::vector<GenerateRequest> requests;
+  for (const int32_t length : {3, 20, 20, 11}) {
+    requests.emplace_back();
+    for (int32_t i = 0; i < length; ++i) requests.back().prompt.push_back((i * i + length) % 29);
+  }
+  for (const bool batched : {false, true}) {
+    const GenerateOptions options{.tokens = 30, .length_max = 120, .sampling = {.temperature = 0}, .batched = batched};
+    const std::vector<GeneratedText> together = generate(*it.model, it.weights, it.buffers, requests, options);
+    for (size_t i = 0; i < requests.size(); ++i)
+      EXPECT_EQ(together[i].ids, generate(*it.model, it.weights, it.buffers, {&requests[i], 1}, options)[0].ids) << "request " << i;
+  }
+}
+
+TEST(ParallelStreams, ConfigJsonHasTheFieldsOfPublishedModels) {
+  DecoderShape shape = small_shape(4);
+  shape.family = "qwen2", shape.qkv_bias = true;
+  const std::string text = format_config(shape);
+  EXPECT_NE(text.find("\"model_type\": \"qwen2_parscale\""), std::string::npos) << text;
+  EXPECT_NE(text.find("\"Qwen2ParScaleForCausalLM\""), std::string::npos) << text;
+  EXPECT_NE(text.find("\"parscale_n\": 4"), std::string::npos) << text;
+  EXPECT_EQ(parse_config(text, "config.json"), shape);
+  shape.streams.smoothing = 0;
+  EXPECT_EQ(parse_config(format_config(shape), "config.json"), shape);
+}
+
+// 2 * layers * P * kv_heads * prefix * head_dim + (P embed + 1) embed + (embed + 1) P.
+TEST(ParallelStreams, AddTheParametersOfTheFormula) {
+  const int64_t added = make_decoder(small_shape(4))->elements() - make_decoder(small_shape(1))->elements();
+  EXPECT_EQ(added, 2 * 2 * 4 * 2 * 6 * 8 + (4 * 32 + 1) * 32 + (32 + 1) * 4);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // A whole decoder of each family through a pass: hand-written gradients against autograd of the plain form.
 #include <algorithm>
 #include <limits>
+#include <map>
 
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
@@ -199,6 +200,66 @@ std::vector<Case> of_every_pattern() {
   return cases;
 }
 INSTANTIATE_TEST_SUITE_P(Patterns, DecoderGradients, testing::ValuesIn(of_every_pattern()));
+
+std::vector<Case> of_streams() {
+  std::vector<Case> cases;
+  for (const char* kind : {"llama", "gpt2", "qwen3"})
+    for (const bool packed : {false, true}) {
+      cases.push_back({small(kind), 2, 11, packed});
+      cases.back().shape.streams = {.count = 3, .prefix_tokens = 5, .smoothing = 0.1};
+    }
+  for (const char* wiring : {"ladder", "parallel"}) {
+    cases.push_back({small("llama"), 2, 7});
+    cases.back().shape.residual = wiring;
+    if (cases.back().shape.residual == "ladder") cases.back().shape.ladder_layers = {0, 1};
+    cases.back().shape.streams = {.count = 2, .prefix_tokens = 1, .smoothing = 0};
+  }
+  return cases;
+}
+INSTANTIATE_TEST_SUITE_P(Streams, DecoderGradients, testing::ValuesIn(of_streams()));
+
+// Before model.parscale.start_step the model is the plain one, and its prefixes and mixer have no gradient.
+TEST(ParallelStreams, ComputeAsThePlainModelWhereOneStreamIsAsked) {
+  DecoderShape plain = small("llama"), shape = plain;
+  shape.streams = {.count = 3, .prefix_tokens = 5, .smoothing = 0.01};
+  const auto streamed = make_decoder(shape), single = make_decoder(plain);
+  const at::Tensor flat = at::empty({streamed->elements()}), own = at::empty({single->elements()});
+  initialize_parameters(*streamed, flat, base::Random(3));
+  initialize_parameters(*single, own, base::Random(3));
+  const mesh::Batch batch = parallel::token_batch(2, 11, shape.vocab);
+  const auto gradients = [&](const Model& model, const at::Tensor& values, bool as_one) {
+    mesh::FlatGradients sink(model.layout(), at::full_like(values, 99.0), model.uses());
+    sink.begin(1);
+    const FlatWeights weights(model.layout(), values);
+    Buffers buffers = model.make_buffers(values.options());
+    const mesh::Axes alone;
+    const PassOptions options{.single_stream = as_one};
+    const auto objective = make_next_token();
+    const double loss = parallel::execute({.model = model,
+                                           .at = weights,
+                                           .buffers = buffers,
+                                           .axes = alone,
+                                           .batch = batch,
+                                           .objective = *objective,
+                                           .into = &sink,
+                                           .options = options})
+                            .sum.item<double>();
+    sink.finish();
+    return std::pair(loss, sink.flat());
+  };
+  const auto [loss, found] = gradients(*streamed, flat, true);
+  const auto [plain_loss, expected] = gradients(*single, own, false);
+  EXPECT_EQ(loss, plain_loss);
+  EXPECT_NE(gradients(*streamed, flat, false).first, plain_loss);
+  std::map<std::string, at::Tensor> by_name;
+  for (const mesh::NamedTensor& one : single->layout().views(expected)) by_name[one.name] = one.tensor;
+  for (const mesh::NamedTensor& one : streamed->layout().views(found)) {
+    if (by_name.contains(one.name))
+      EXPECT_TRUE(at::allclose(one.tensor, by_name.at(one.name), 1e-5, 1e-7)) << one.name;
+    else
+      EXPECT_EQ(one.tensor.abs().max().item<float>(), 0) << one.name;
+  }
+}
 
 // The same in float where there is a GPU, whose kernels do other things at a time than those of a CPU: by parameter, so that the gain of
 // one norm does not hide behind matrices.

@@ -156,6 +156,17 @@ TEST(ShardedGenerator, KeepsTheBlocksThatAHeadOfTheModelSees) {
     });
 }
 
+TEST(ShardedGenerator, RunsParallelStreamsOnEachRanksHeads) {
+  DecoderShape shape = sharded_shape("llama");
+  shape.streams = {.count = 3, .prefix_tokens = 4, .smoothing = 0.01};
+  const std::vector<GenerateRequest> requests = unequal_requests();
+  const GenerateOptions greedy{.tokens = 12, .length_max = shape.length, .sampling = kGreedily};
+  for (const char* mesh : {"tp=2", "pp=2", "pp=2,tp=2"})
+    on_mesh(shape, mesh, [&](ShardedGenerator& sharded) {
+      expect_same(sharded.generate(requests, greedy), on_one_rank(shape, requests, greedy), mesh);
+    });
+}
+
 TEST(ShardedGenerator, KeepsAPartOfTheModelOnEachRank) {
   const DecoderShape shape = sharded_shape("llama");
   const int64_t all = model::make_decoder(shape)->elements();

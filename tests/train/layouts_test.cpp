@@ -265,6 +265,29 @@ TEST(LayoutsOfPatterns, GiveTheGradientsAndParametersOfOneRank) {
   }
 }
 
+// Streams as rows of the batch, and along tp.
+TEST(LayoutsOfStreams, GiveTheGradientsAndParametersOfOneRank) {
+  const std::vector<std::string> four{"model.parscale.streams=4", "model.parscale.prefix_tokens=6"};
+  const LayoutTrace one = recorded({"one", 1, four});
+  EXPECT_GT(first_difference(one, recorded({"plain", 1, {}}), 1e-5).step, 0);
+  for (LayoutCase c : std::vector<LayoutCase>{{"tp2", 2, {"mesh.tp=2"}},
+                                              {"tp4_shares_key_heads", 4, {"mesh.tp=4"}},
+                                              {"dp2", 2, {"mesh.dp=2"}},
+                                              {"cp2", 2, {"mesh.cp=2"}},
+                                              {"tp2_zero3", 4, {"mesh.tp=2", "memory.zero=3"}},
+                                              {"pp2_tp2", 4, {"mesh.pp=2", "mesh.tp=2"}},
+                                              {"tp2_recompute", 2, {"mesh.tp=2", "recompute.mode=full"}},
+                                              {"tp2_ladder_sums", 2, {"mesh.tp=2", "tensor.overlap=true"}},
+                                              {"axis2", 2, {"mesh.tp=2", "model.parscale.placement=axis"}},
+                                              {"axis4", 4, {"mesh.tp=4", "model.parscale.placement=axis"}},
+                                              {"axis2_zero2", 4, {"mesh.tp=2", "memory.zero=2", "model.parscale.placement=axis"}},
+                                              {"islands", 2, {"mesh.island=2"}}}) {
+    c.sets.insert(c.sets.end(), four.begin(), four.end());
+    const Difference found = first_difference(recorded(c), one, 1e-5);
+    EXPECT_EQ(found.step, 0) << c.name << ": " << found.what << " by " << found.largest << " of " << found.scale;
+  }
+}
+
 TEST(LayoutsOfWirings, GiveTheGradientsAndParametersOfOneRank) {
   struct Wired {
     std::vector<std::string> sets;
@@ -357,6 +380,11 @@ TEST(LayoutRefusals, SayWhyAndWhatWorks) {
   expect_refused({"s2", 2, {"mesh.cp=2", "model.attention.type=s2", "model.attention.stride=2"}},
                  "context parallelism does not know model.attention.type = \"s2\" yet. Use mesh.tp");
   expect_refused({"cover", 1, {"model.attention.type=s2"}}, "Set stride to at most the 2 phases");
+  expect_refused({"axis", 3, {"mesh.tp=3", "model.parscale.streams=4", "model.parscale.placement=axis"}},
+                 "4 streams over mesh.tp = 3: each rank runs equally many");
+  expect_refused({"prefix", 1, {"model.parscale.streams=4", "model.parscale.prefix_tokens=0"}}, "all 4 streams would compute the same");
+  expect_refused({"alone", 1, {"model.parscale.prefix_tokens=8"}}, "model.parscale.streams = 1: the other keys");
+  expect_refused({"frozen", 1, {"model.parscale.streams=2", "model.parscale.train=adapter"}}, "Set model.from");
   expect_refused({"ranks", 3, {"mesh.tp=2"}}, "3 ranks cannot be divided by 2: pass --nproc 4");
   expect_refused({"product", 4, {"mesh.dp=3", "mesh.tp=2"}}, "is 6 ranks and there are 4: pass --nproc 6");
   expect_refused({"shard", 4, {"mesh.shard=3"}}, "mesh.shard = 3: does not divide mesh.dp = 4; the nearest that does is 2");

@@ -16,6 +16,7 @@
 #include "snapshot/llama2c.h"
 #include "snapshot/merge_models.h"
 #include "snapshot/pretrained.h"
+#include "snapshot/stream_adapter.h"
 #include "train/replay_log.h"
 
 namespace cairn::cli {
@@ -37,8 +38,15 @@ void say_done(const SnapshotArguments& a, const model::DecoderShape& shape, cons
 void export_model(const SnapshotArguments& a) {
   base::Log log({.level = base::Level::warn, .terminal = std::make_shared<base::Terminal>(), .file = {}});
   const snapshot::Pretrained opened = snapshot::open_pretrained(a.source, log);
+  if (a.only_adapter && !opened.adapter && opened.shape.streams.count > 1) {
+    const auto decoder = model::make_decoder(opened.shape);
+    const model::FlatWeights whole(decoder->layout(), at::empty({decoder->elements()}));
+    const mesh::NamedTensors all = whole.layout().views(whole.flat());
+    opened.load_into(all);
+    return say_done(a, opened.shape, snapshot::write_stream_adapter(a.out, all, base::real_disk()));
+  }
   if (a.only_adapter) {
-    if (!opened.adapter) base::fail_input("{}: it has no adapter: train one with model.lora.rank", a.source);
+    if (!opened.adapter) base::fail_input("{}: it has no adapter: train one with model.lora.rank or model.parscale.streams", a.source);
     snapshot::write_adapter(a.out, *opened.adapter, opened.shape, a.source, base::real_disk());
     return say_done(a, opened.shape, opened.adapter->tensors);
   }

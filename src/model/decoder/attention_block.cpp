@@ -46,6 +46,11 @@ AttentionBlock::AttentionBlock(const DecoderShape& shape, BlockIo io, AttentionP
                   .flops_per_token = 4 * (q + kv),
                   .saved_elements_per_token = q + kv});
   if (parts_.rotary) add_to_heads({.name = "rotary", .kind = BlockOp::Kind::elementwise, .axes = {"heads"}});
+  if (parts_.prefix)
+    card_.operations.push_back({.name = "prefix",
+                                .parameters = {parts_.prefix->k, parts_.prefix->v},
+                                .axes = {"heads"},
+                                .flops_per_token = 4 * q * static_cast<double>(shape.streams.prefix_tokens)});
   card_.operations.push_back({.name = "attention",
                               .kind = BlockOp::Kind::attention,
                               .axes = {"heads"},
@@ -58,13 +63,13 @@ AttentionBlock::AttentionBlock(const DecoderShape& shape, BlockIo io, AttentionP
   parts_.out.describe(out);
   card_.operations.push_back(std::move(out));
   branch_.describe(card_);
-  card_.sliceable = !parts_.pattern;
+  card_.sliceable = !parts_.pattern && !parts_.prefix;
   if (parts_.rotary) card_.buffers = {"rope.cos", "rope.sin"};
 }
 
 void AttentionBlock::forward(Values& values, Saved* keep, const Call& call) const {
   if (call.sliced) return forward_slice(values, keep, call);
-  const PositionFields places = PositionFields::in(values);
+  const PositionFields places = of_streams(PositionFields::in(values), call);
   const HeadCounts counts = local_head_counts(call);
   at::Tensor projected;
   Operand normed, mixed_heads;
@@ -114,11 +119,15 @@ void AttentionBlock::forward(Values& values, Saved* keep, const Call& call) cons
     sparse.emplace(*parts_.pattern, first_kv_head(call), card_.name, *call.cache);
     sparse->append(heads.k, heads.v, call.slice.begin);
   }
-  const CachedKeys seen = call.cache && !sparse ? append_to_cache(heads, places, call) : CachedKeys{heads.k, heads.v, places.documents};
+  const bool cached_streams = call.cache && has_prefixes(call);
+  const CachedKeys seen =
+      call.cache && !sparse && !cached_streams ? append_to_cache(heads, places, call) : CachedKeys{heads.k, heads.v, places.documents};
 
   at::Tensor mixed, lse;
   if (sparse && call.slice.begin > 0) {
     mixed = sparse->attend(heads.q, call.slice.begin);
+  } else if (cached_streams) {
+    mixed = attend_streams(heads, call);
   } else if (call.slice.context) {
     CAIRN_CHECK(!parts_.pattern, "{}: a block pattern with context parallelism", card_.name);
     mixed = at::empty({batch, length, counts.q, shape_.head_dim}, qkv.options());
@@ -131,6 +140,7 @@ void AttentionBlock::forward(Values& values, Saved* keep, const Call& call) cons
         kernels::attend(heads.q, seen.k, seen.v, options(call, length, places.documents, seen.documents, call.cache ? nullptr : &places));
     mixed = std::move(attended.out), lse = std::move(attended.lse);
   }
+  if (has_prefixes(call) && !call.cache) add_prefixes(mixed, lse, heads.q, prefixes(call));
   progress_messages(call);
   branch_.end_forward(values, in, mixed.view({batch * length, -1}), parts_.out, call, keep ? &mixed_heads : nullptr);
   if (!keep) return;
@@ -172,6 +182,10 @@ void AttentionBlock::backward_input(Values& gradients, Saved& saved, const Call&
                                      options(call, qkv.size(1), places.documents, places.documents, &places));
     d = {std::move(found.q), std::move(found.k), std::move(found.v)};
   }
+  if (has_prefixes(call)) {
+    const Prefixes dprefixes = prefix_gradients(d.q, dmixed, heads.q, prefixes(call), mixed, lse);
+    saved.put("dprefix_k", dprefixes.k), saved.put("dprefix_v", dprefixes.v);
+  }
   const bool apart = !d.q.is_same(into.q) && !d.k.is_same(into.k) && !d.v.is_same(into.v);
   const bool fuse_rope = apart && parts_.rotary && !parts_.q_norm && !places.positions.defined();
   if (!fuse_rope && !d.v.is_same(into.v)) into.v.copy_(d.v);
@@ -209,13 +223,19 @@ void AttentionBlock::backward_weight(Saved&& saved, mesh::Gradients& into, const
     parts_.k_norm->weight_gradient(into, saved.take("dk"), saved.take("raw_k"), saved.take("k_statistics"), call);
     parts_.q_norm->weight_gradient(into, saved.take("dq"), saved.take("raw_q"), saved.take("q_statistics"), call);
   }
+  if (has_prefixes(call)) {
+    into.add(parts_.prefix->v, saved.take("dprefix_v"));
+    into.add(parts_.prefix->k, saved.take("dprefix_k"));
+  } else if (parts_.prefix) {
+    into.skip(parts_.prefix->v), into.skip(parts_.prefix->k);
+  }
   parts_.qkv.weight_gradient(into, Operand::take(saved, "in"), Operand::take(saved, "dqkv"), call);
   branch_.weight_gradients(saved, into, parts_.out, call);
 }
 
 void AttentionBlock::plain(Values& values, const Call& call) const {
   const at::Tensor x = branch_.plain_in(values, call);
-  const PositionFields places = PositionFields::in(values);
+  const PositionFields places = of_streams(PositionFields::in(values), call);
   Heads heads = split(parts_.qkv.plain(x, call), {shape_.heads, shape_.kv_heads});
   if (parts_.q_norm) heads.q = parts_.q_norm->plain(heads.q, call), heads.k = parts_.k_norm->plain(heads.k, call);
   if (parts_.rotary) {
@@ -223,8 +243,9 @@ void AttentionBlock::plain(Values& values, const Call& call) const {
     heads.q = plain_rope(heads.q, table.cos, table.sin);
     heads.k = plain_rope(heads.k, table.cos, table.sin);
   }
-  const at::Tensor mixed =
-      plain_attention(heads.q, heads.k, heads.v, shape_.window, places.documents, parts_.pattern ? &*parts_.pattern : nullptr);
+  const std::optional<Prefixes> before = has_prefixes(call) ? std::optional(prefixes(call)) : std::nullopt;
+  const at::Tensor mixed = plain_attention(heads.q, heads.k, heads.v, shape_.window, places.documents,
+                                           parts_.pattern ? &*parts_.pattern : nullptr, before ? &*before : nullptr);
   branch_.plain_out(values, parts_.out.plain(mixed.flatten(2), call));
 }
 
@@ -328,6 +349,16 @@ AttentionBlock::CachedKeys AttentionBlock::append_to_cache(const Heads& heads, c
     return kept.narrow(1, 0, end);
   };
   return {store(".k", heads.k), store(".v", heads.v), places.documents.defined() ? store(".documents", places.documents) : at::Tensor()};
+}
+
+at::Tensor AttentionBlock::attend_streams(const Heads& heads, const Call& call) const {
+  const Prefixes own = prefixes(call);
+  const int64_t streams = own.k.size(0);
+  const Heads all{streams_as_heads(heads.q, streams), streams_as_heads(heads.k, streams), streams_as_heads(heads.v, streams)};
+  const CachedKeys seen = append_to_cache(all, {}, call);
+  const kernels::AttentionOutput attended = kernels::attend(all.q, seen.k, seen.v, options(call, all.q.size(1), {}, {}));
+  add_prefixes(attended.out, attended.lse, all.q, streams_as_heads(own));
+  return streams_as_rows(attended.out, streams);
 }
 
 std::unique_ptr<Block> make_attention_block(const DecoderShape& shape, BlockIo io, AttentionParts parts) {

@@ -4,6 +4,7 @@
 #include "model/context/attention.h"
 #include "model/context/layout.h"
 #include "model/decoder/blocks.h"
+#include "model/decoder/prefix_attention.h"
 #include "model/decoder/residual_branch.h"
 #include "model/saved.h"
 #include "model/values.h"
@@ -30,6 +31,12 @@ struct PositionFields {
   static PositionFields in(const Saved& saved) {
     const auto field = [&](const char* name) { return saved.has(name) ? saved.get(name) : at::Tensor(); };
     return {field("documents"), field("positions"), field("document_starts"), field("documents_counted")};
+  }
+  // The same for `streams` times as many rows.
+  PositionFields repeated(int64_t streams) const {
+    const auto rows = [&](const at::Tensor& x) { return x.defined() ? x.repeat({streams, 1}) : x; };
+    const at::Tensor count = document_count.defined() ? document_count.repeat({streams}) : document_count;
+    return {rows(documents), rows(positions), rows(starts), count};
   }
   const at::Tensor* pointer() const { return documents.defined() ? &documents : nullptr; }
   void save(Saved& keep) const {
@@ -64,6 +71,14 @@ class AttentionBlock final : public Block {
   HeadCounts local_head_counts(const Call& call) const;
   // The model's number of this rank's first key head. Patterns belong to heads of the model, not of the rank.
   int64_t first_kv_head(const Call& call) const;
+  // ParScale: whether this call computes streams with prefixes, and these of this rank. `fields` for all rows of the streams.
+  bool has_prefixes(const Call& call) const { return parts_.prefix && !call.options.single_stream; }
+  Prefixes prefixes(const Call& call) const { return {call.weights.get(parts_.prefix->k), call.weights.get(parts_.prefix->v)}; }
+  PositionFields of_streams(const PositionFields& fields, const Call& call) const {
+    return has_prefixes(call) ? fields.repeated(call.weights.get(parts_.prefix->k).size(0)) : fields;
+  }
+  // Attention of all streams over prefixes and a KV cache with one row per sequence: [streams * batch, length, heads, head_dim].
+  at::Tensor attend_streams(const Heads& heads, const Call& call) const;
   // The part of all causal pairs that the pattern's heads see, in sequences as long as the model's, up to a bound.
   double seen_part() const;
   Heads split(const at::Tensor& qkv, const HeadCounts& counts) const;  // views

@@ -19,6 +19,11 @@ struct AttentionParts {
   std::optional<Norm> q_norm = {}, k_norm = {};  // of each head, before rotation
   bool rotary = true;
   std::optional<kernels::BlockPattern> pattern = {};
+  // Keys and values in front of the tokens, one set per stream: [streams, kv_heads, tokens, head_dim] each (prefix_attention.h).
+  struct PrefixWeights {
+    mesh::ParamId k, v;
+  };
+  std::optional<PrefixWeights> prefix = {};
 };
 // x + out(attention(norm(x))).
 std::unique_ptr<Block> make_attention_block(const DecoderShape& shape, BlockIo io, AttentionParts parts);
@@ -34,9 +39,10 @@ std::unique_ptr<Block> make_mlp_block(const DecoderShape& shape, BlockIo io, Mlp
 // norm(x), for branches without a norm of their own.
 std::unique_ptr<Block> make_norm_block(const DecoderShape& shape, BlockIo io, Norm norm);
 
-// "tokens" -> "hidden.0": the token's row of the table, plus the position's row where there is a position table.
-std::unique_ptr<Block> make_embedding_block(const DecoderShape& shape, mesh::ParamId table, std::optional<mesh::ParamId> positions);
-// head(norm(x)) -> "logits" [batch, length, vocab].
-std::unique_ptr<Block> make_head_block(const DecoderShape& shape, std::string reads, Norm norm, Linear head);
+// "tokens" -> `writes`: the token's row of the table, plus the position's row where there is a position table.
+std::unique_ptr<Block> make_embedding_block(const DecoderShape& shape, mesh::ParamId table, std::optional<mesh::ParamId> positions,
+                                            std::string writes = "hidden.0");
+// head(norm(x)) -> "logits" [batch, length, vocab]; without a norm head(x).
+std::unique_ptr<Block> make_head_block(const DecoderShape& shape, std::string reads, std::optional<Norm> norm, Linear head);
 
 }  // namespace cairn::model

@@ -10,6 +10,7 @@
 #include "model/decoder/blocks.h"
 #include "model/decoder/linear_attention_block.h"
 #include "model/decoder/residual_stream.h"
+#include "model/decoder/stream_blocks.h"
 #include "model/decoder/wiring.h"
 #include "model/families/config.h"
 #include "model/families/families.h"
@@ -43,15 +44,21 @@ class Decoder final : public Model {
                               .shape = {shape.length, shape.embed},
                               .axes = {"position", "embed"},
                               .role = Parameter::Role::embedding});
-    Model::add(make_embedding_block(shape, table, positions));
+    const bool streams = shape.streams.count > 1;
+    Model::add(make_embedding_block(shape, table, positions, streams ? "embedded" : "hidden.0"));
+    if (streams) Model::add(make_repeat_block(shape, "embedded", "hidden.0"));
+    const size_t first_of_layers = parameters().size();
     add_branches();
+    if (shape.streams.along_tp) keep_whole(first_of_layers);
     const Norm norm = add_norm(names.final_norm, family_.norm, shape.embed, "embed");
+    const std::string last = fmt::format("hidden.{}", shape.layers);
+    if (streams) add_mixer(last, norm);
     const mesh::ParamId head = shape.tied ? table
                                           : Model::add({.name = names.head + ".weight",
                                                         .shape = {shape.vocab, shape.embed},
                                                         .axes = {"vocab", "embed"},
                                                         .role = Parameter::Role::head});
-    Model::add(make_head_block(shape, fmt::format("hidden.{}", shape.layers), norm, {.weight = head}));
+    Model::add(make_head_block(shape, streams ? "mixed" : last, streams ? std::nullopt : std::optional(norm), {.weight = head}));
   }
 
   Buffers make_buffers(const at::TensorOptions& options) const override {
@@ -170,11 +177,56 @@ class Decoder final : public Model {
       all.push_back(std::move(one));
     }
     for (size_t i = 0; i < all.size(); ++i) {
-      if (all[i].norm) Model::add(std::move(all[i].norm));
+      if (all[i].norm) add_layer_block(std::move(all[i].norm));
       const bool early = i + 1 < all.size() && all[i + 1].norm && wires[i + 1].reads != wires[i].writes;
-      if (early) Model::add(std::move(all[i + 1].norm));
-      Model::add(std::move(all[i].branch));
+      if (early) add_layer_block(std::move(all[i + 1].norm));
+      add_layer_block(std::move(all[i].branch));
     }
+  }
+
+  void add_layer_block(std::unique_ptr<Block> block) {
+    Model::add(shape_.streams.count > 1 ? make_streamed_block(shape_, std::move(block)) : std::move(block));
+  }
+
+  // Layers whose streams lie along tp are split by streams, not by heads and widths.
+  void keep_whole(size_t first) {
+    for (size_t i = first; i < parameters().size(); ++i)
+      for (std::string& axis : parameters()[i].axes)
+        if (axis == "heads" || axis == "kv_heads" || axis == "qkv" || axis == "mlp") axis = "whole_" + axis;
+  }
+
+  // Prefixes and mixer have the names of published weights.
+  void add_mixer(const std::string& reads, const Norm& norm) {
+    const std::string& final_norm = family_.names.final_norm;
+    const std::string at = final_norm.substr(0, final_norm.rfind('.') + 1) + "aggregate_layer.";
+    const int64_t streams = shape_.streams.count, embed = shape_.embed;
+    MixerParts parts{.norm = norm, .w1 = {}, .b1 = {}, .w2 = {}, .b2 = {}};
+    const auto add = [&](const std::string& name, std::vector<int64_t> sizes, std::vector<std::string> axes) {
+      const bool bias = sizes.size() == 1;
+      return Model::add({.name = at + name,
+                         .shape = std::move(sizes),
+                         .axes = std::move(axes),
+                         .role = Parameter::Role::adapter,
+                         .init = bias ? Parameter::Init::zeros : Parameter::Init::normal});
+    };
+    parts.w1 = add("0.weight", {embed, streams * embed}, {"embed", "streams"});
+    parts.b1 = add("0.bias", {embed}, {"embed"});
+    parts.w2 = add("2.weight", {streams, embed}, {"streams", "embed"});
+    parts.b2 = add("2.bias", {streams}, {"streams"});
+    Model::add(make_mixer_block(shape_, reads, "mixed", parts));
+  }
+
+  AttentionParts::PrefixWeights add_prefixes(const std::string& projection) {
+    const std::string at = projection.substr(0, projection.rfind('.') + 1);
+    const auto add = [&](const char* name) {
+      return Model::add({.name = at + name,
+                         .shape = {shape_.streams.count, shape_.kv_heads, shape_.streams.prefix_tokens, shape_.head_dim},
+                         .axes = {shape_.streams.along_tp ? "tp_streams" : "streams", "kv_heads", "prefix", "head"},
+                         .role = Parameter::Role::adapter,
+                         .queries_per_key = shape_.heads / shape_.kv_heads});
+    };
+    const mesh::ParamId k = add("prefix_k");
+    return {k, add("prefix_v")};
   }
 
   std::unique_ptr<Block> make_attention(int64_t layer, const BlockIo& io, bool apart, std::optional<Norm>& norm) {
@@ -197,6 +249,7 @@ class Decoder final : public Model {
       parts.k_norm = add_norm(at + "self_attn.k_norm", Norm::Kind::rms, shape_.head_dim, "head");
     }
     parts.out = add_linear({{at + names.out, shape_.embed, "embed"}}, {"", q, "heads"}, shape_.out_bias, /*to_residual=*/true);
+    if (shape_.streams.count > 1) parts.prefix = add_prefixes(at + names.qkv[0]);
     return make_attention_block(shape_, io, std::move(parts));
   }
 

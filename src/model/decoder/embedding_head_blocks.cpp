@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -26,22 +27,23 @@ namespace {
 
 class EmbeddingBlock final : public Block {
  public:
-  EmbeddingBlock(const DecoderShape& shape, mesh::ParamId table, std::optional<mesh::ParamId> positions)
+  EmbeddingBlock(const DecoderShape& shape, mesh::ParamId table, std::optional<mesh::ParamId> positions, std::string writes)
       : embed_(shape.embed),
         vocab_(shape.vocab),
         length_(shape.length),
         dropout_(shape.dropout),
         stream_(token_layout(shape)),
         table_(table),
-        positions_(positions) {
+        positions_(positions),
+        writes_(std::move(writes)) {
     card_ = {
         .name = "embedding",
         .reads = {"tokens"},
-        .writes = {"hidden.0"},
+        .writes = {writes_},
         .optional_reads = {"perturbation"},
         .operations = {
             {.name = "lookup", .kind = BlockOp::Kind::lookup, .parameters = {table}, .axes = {"embed"}, .saved_elements_per_token = 1}}};
-    card_.streams = {{"hidden.0", stream_}};
+    card_.streams = {{writes_, stream_}};
     if (!positions) return;
     card_.optional_reads = {"perturbation", "positions"};
     card_.operations.push_back({.name = "positions",
@@ -75,12 +77,12 @@ class EmbeddingBlock final : public Block {
       if (keep) keep->put("perturbation", perturbation);
     }
     apply_dropout(hidden, dropout_, call, card_.name, stream_);
-    values.put("hidden.0", as_stream(hidden, all, call, stream_));
+    values.put(writes_, as_stream(hidden, all, call, stream_));
     if (keep) keep->put("tokens", tokens);
   }
 
   void backward_input(Values& gradients, Saved& saved, const Call& call) const override {
-    const at::Tensor dhidden = dropout_ > 0 ? gradients.take("hidden.0").clone() : gradients.take("hidden.0");
+    const at::Tensor dhidden = dropout_ > 0 ? gradients.take(writes_).clone() : gradients.take(writes_);
     apply_dropout(rows(dhidden), dropout_, call, card_.name, stream_);
     if (saved.has("perturbation")) {
       const at::Tensor gradient = at::zeros_like(saved.take("perturbation"));
@@ -113,7 +115,7 @@ class EmbeddingBlock final : public Block {
     at::Tensor hidden = pick(table_, tokens);
     if (positions_) hidden = hidden + pick(*positions_, places_of(values, tokens, call));
     if (values.has("perturbation")) hidden = hidden + values.get("perturbation").narrow(0, 0, tokens.size(1));
-    values.put("hidden.0", hidden);
+    values.put(writes_, hidden);
   }
 
  private:
@@ -144,29 +146,30 @@ class EmbeddingBlock final : public Block {
   TokenLayout stream_;
   mesh::ParamId table_;
   std::optional<mesh::ParamId> positions_;
+  std::string writes_;
   Card card_;
 };
 
 class HeadBlock final : public Block {
  public:
-  HeadBlock(const DecoderShape& shape, std::string reads, Norm norm, Linear head)
+  HeadBlock(const DecoderShape& shape, std::string reads, std::optional<Norm> norm, Linear head)
       : vocab_(shape.vocab), reads_(std::move(reads)), stream_(token_layout(shape)), norm_(std::move(norm)), head_(std::move(head)) {
     const double embed = static_cast<double>(shape.embed), vocab = static_cast<double>(shape.vocab);
     BlockOp logits{.name = "logits", .axes = {"vocab"}, .flops_per_token = 2 * embed * vocab, .saved_elements_per_token = vocab};
     head_.describe(logits);
-    card_ = {.name = "head",
-             .reads = {reads_},
-             .writes = {"logits"},
-             .optional_reads = {"targets"},
-             .operations = {{.name = "norm",
-                             .kind = BlockOp::Kind::norm,
-                             .parameters = norm_.parameters(),
-                             .axes = {"embed"},
-                             .flops_per_token = 4 * embed,
-                             .saved_elements_per_token = 2 * embed,
-                             .result_elements_per_token = embed,
-                             .recomputed_on_gpu = norm_.kind == Norm::Kind::rms},
-                            std::move(logits)}};
+    card_ = {.name = "head", .reads = {reads_}, .writes = {"logits"}, .optional_reads = {"targets"}};
+    if (norm_)
+      card_.operations.push_back({.name = "norm",
+                                  .kind = BlockOp::Kind::norm,
+                                  .parameters = norm_->parameters(),
+                                  .axes = {"embed"},
+                                  .flops_per_token = 4 * embed,
+                                  .saved_elements_per_token = 2 * embed,
+                                  .result_elements_per_token = embed,
+                                  .recomputed_on_gpu = norm_->kind == Norm::Kind::rms});
+    else
+      logits.saved_elements_per_token += embed;
+    card_.operations.push_back(std::move(logits));
   }
 
   const Card& card() const override { return card_; }
@@ -177,7 +180,7 @@ class HeadBlock final : public Block {
     const bool in_chunks = call.options.loss_chunks > 1 || call.options.head_slice > 0;
     if (in_chunks && call.chunks_logits && (call.into || !keep)) {
       Operand from_norm;
-      const Norm::Result normed = norm_.forward(x, call, head_.is_fp8(call) && !call.axes.find("tp") ? &from_norm.amax : nullptr);
+      const Norm::Result normed = normed_of(x, call, head_.is_fp8(call) && !call.axes.find("tp") ? &from_norm.amax : nullptr);
       from_norm.values = gather_tokens(rows(normed.y), all, call, card_.name, {}, stream_);
       Value value{.chunked_logits =
                       std::make_shared<HeadChunks>(head_, from_norm, needs_only_codes(call), keep ? call.into : nullptr, call,
@@ -187,11 +190,11 @@ class HeadBlock final : public Block {
       values.put("logits", std::move(value));
       if (!keep) return;
       keep->put("x", x);
-      keep->put("statistics", normed.statistics);
+      if (norm_) keep->put("statistics", normed.statistics);
       return;
     }
     Operand from_norm;
-    const Norm::Result normed = norm_.forward(x, call, keep && head_.is_fp8(call) && !call.axes.find("tp") ? &from_norm.amax : nullptr);
+    const Norm::Result normed = normed_of(x, call, keep && head_.is_fp8(call) && !call.axes.find("tp") ? &from_norm.amax : nullptr);
     const at::Tensor logits = at::empty({all.batch, all.length, head_.out_width(call)}, x.options());
     Value value{.tensor = logits, .defers_gradient = call.needs.weights && needs_only_codes(call)};
     const auto project = [&](const at::Tensor& from, int64_t begin, int64_t count) {
@@ -204,7 +207,7 @@ class HeadBlock final : public Block {
     if (!keep) return;
     keep->put("x", x);
     if (from_norm.codes.defined() || !recomputes_norm(x, call)) from_norm.save(*keep, "in", in);
-    keep->put("statistics", normed.statistics);
+    if (norm_) keep->put("statistics", normed.statistics);
   }
 
   void backward_input(Values& gradients, Saved& saved, const Call& call) const override {
@@ -243,19 +246,25 @@ class HeadBlock final : public Block {
     // With chunked logits the weight gradient is complete already.
     if (saved.has("dlogits") || saved.has("dlogits.codes"))
       head_.weight_gradient(into, Operand::take(saved, "in"), Operand::take(saved, "dlogits"), call);
+    if (!norm_) return;
     if (saved.has("dgain"))
-      into.add(norm_.weight, saved.take("dgain"));
+      into.add(norm_->weight, saved.take("dgain"));
     else if (layout_in(call, stream_) == TokenLayout::replicated)
-      local_weight_gradient(norm_, into, saved.take("dnormed"), saved.take("x"), saved.take("statistics"), call);
+      local_weight_gradient(*norm_, into, saved.take("dnormed"), saved.take("x"), saved.take("statistics"), call);
     else
-      norm_.weight_gradient(into, saved.take("dnormed"), saved.take("x"), saved.take("statistics"), call);
+      norm_->weight_gradient(into, saved.take("dnormed"), saved.take("x"), saved.take("statistics"), call);
   }
 
   void plain(Values& values, const Call& call) const override {
-    values.put("logits", head_.plain(norm_.plain(values.get(reads_), call), call));
+    const at::Tensor x = values.get(reads_);
+    values.put("logits", head_.plain(norm_ ? norm_->plain(x, call) : x, call));
   }
 
  private:
+  Norm::Result normed_of(const at::Tensor& x, const Call& call, at::Tensor* amax) const {
+    return norm_ ? norm_->forward(x, call, amax) : Norm::Result{x, {}};
+  }
+
   // The chunked form of the head.
   class HeadChunks final : public ChunkedLogits {
    public:
@@ -356,16 +365,17 @@ class HeadBlock final : public Block {
 
   // `again`: the norm's output is needed for the head's weight gradient and is recomputed in the same kernel.
   void backward_of_norm(Values& gradients, Saved& saved, const at::Tensor& dnormed, bool again, const Call& call) const {
+    if (!norm_) return gradients.add(reads_, dnormed);
     const at::Tensor x = saved.get("x");
     const at::Tensor dx = recomputes_norm(x, call) ? dnormed : at::empty_like(x);  // in place, where nothing else reads it
     Value handed_on{.tensor = dx};
     at::Tensor* amax = call.fp8() ? &handed_on.amax : nullptr;
     if (recomputes_norm(x, call)) {
       const at::Tensor y = again ? at::empty_like(x) : at::Tensor();
-      saved.put("dgain", norm_.backward({dx, again ? &y : nullptr, amax}, dnormed, x, saved.get("statistics"), call));
+      saved.put("dgain", norm_->backward({dx, again ? &y : nullptr, amax}, dnormed, x, saved.get("statistics"), call));
       if (again) saved.put("in", rows(y));
     } else {
-      norm_.input_gradient(dx, dnormed, x, saved.get("statistics"), call, nullptr, amax);
+      norm_->input_gradient(dx, dnormed, x, saved.get("statistics"), call, nullptr, amax);
       saved.put("dnormed", dnormed);
     }
     gradients.add(reads_, std::move(handed_on));
@@ -375,23 +385,26 @@ class HeadBlock final : public Block {
   bool needs_only_codes(const Call& call) const { return head_.is_fp8(call) && !head_.needs_values() && !call.axes.find("tp"); }
 
   // Whether the norm's backward kernel recomputes its output for free, so that it is not kept.
-  bool recomputes_norm(const at::Tensor& x, const Call& call) const { return !call.axes.find("tp") && norm_.has_fused_backward(x); }
+  bool recomputes_norm(const at::Tensor& x, const Call& call) const {
+    return norm_ && !call.axes.find("tp") && norm_->has_fused_backward(x);
+  }
 
   int64_t vocab_;
   std::string reads_;
   TokenLayout stream_;
-  Norm norm_;
+  std::optional<Norm> norm_;
   Linear head_;
   Card card_;
 };
 
 }  // namespace
 
-std::unique_ptr<Block> make_embedding_block(const DecoderShape& shape, mesh::ParamId table, std::optional<mesh::ParamId> positions) {
-  return std::make_unique<EmbeddingBlock>(shape, table, positions);
+std::unique_ptr<Block> make_embedding_block(const DecoderShape& shape, mesh::ParamId table, std::optional<mesh::ParamId> positions,
+                                            std::string writes) {
+  return std::make_unique<EmbeddingBlock>(shape, table, positions, std::move(writes));
 }
 
-std::unique_ptr<Block> make_head_block(const DecoderShape& shape, std::string reads, Norm norm, Linear head) {
+std::unique_ptr<Block> make_head_block(const DecoderShape& shape, std::string reads, std::optional<Norm> norm, Linear head) {
   return std::make_unique<HeadBlock>(shape, std::move(reads), std::move(norm), std::move(head));
 }
 

@@ -6,6 +6,7 @@
 #include <ATen/core/IListRef.h>
 
 #include "kernels/aten.h"
+#include "model/decoder/prefix_attention.h"
 
 namespace cairn::model {
 
@@ -40,7 +41,7 @@ at::Tensor hidden_by(const kernels::BlockPattern& pattern, int64_t kv_heads, int
 }  // namespace
 
 at::Tensor plain_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t window, const at::Tensor& documents,
-                           const kernels::BlockPattern* pattern) {
+                           const kernels::BlockPattern* pattern, const Prefixes* prefixes) {
   const int64_t group = q.size(2) / k.size(2), q_len = q.size(1), k_len = k.size(1);
   const at::Tensor keys = k.repeat_interleave(group, 2).permute({0, 2, 3, 1});    // [batch, heads, head_dim, k_len]
   const at::Tensor values = v.repeat_interleave(group, 2).permute({0, 2, 1, 3});  // [batch, heads, k_len, head_dim]
@@ -50,8 +51,14 @@ at::Tensor plain_attention(const at::Tensor& q, const at::Tensor& k, const at::T
   if (window > 0) hidden = hidden.logical_or(all.tril(k_len - q_len - window));
   if (documents.defined()) hidden = hidden.logical_or(documents.unsqueeze(1).ne(documents.unsqueeze(2)).unsqueeze(1));
   if (pattern) hidden = hidden.logical_or(hidden_by(*pattern, k.size(2), k_len, k_len - q_len).repeat_interleave(group, 0).to(q.device()));
-  const at::Tensor weights = scores.masked_fill(hidden, -std::numeric_limits<double>::infinity()).softmax(-1);
-  return at::matmul(weights, values).permute({0, 2, 1, 3}).contiguous();
+  const at::Tensor seen = scores.masked_fill(hidden, -std::numeric_limits<double>::infinity());
+  if (!prefixes) return at::matmul(seen.softmax(-1), values).permute({0, 2, 1, 3}).contiguous();
+  const auto of_rows = [&](const at::Tensor& prefix) {  // [batch, heads, tokens, head_dim]
+    return prefix.repeat_interleave(q.size(0) / prefix.size(0), 0).repeat_interleave(group, 1);
+  };
+  const at::Tensor before =
+      at::matmul(q.permute({0, 2, 1, 3}), of_rows(prefixes->k).transpose(2, 3)) / std::sqrt(static_cast<double>(q.size(3)));
+  return at::matmul(at::cat({before, seen}, -1).softmax(-1), at::cat({of_rows(prefixes->v), values}, 2)).permute({0, 2, 1, 3}).contiguous();
 }
 
 }  // namespace cairn::model

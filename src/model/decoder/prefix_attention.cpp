@@ -59,4 +59,19 @@ Prefixes prefix_gradients(const at::Tensor& dq, const at::Tensor& dout, const at
   return d;
 }
 
+at::Tensor streams_as_heads(const at::Tensor& x, int64_t streams) {
+  const int64_t batch = x.size(0) / streams, length = x.size(1), heads = x.size(2), dim = x.size(3);
+  return x.reshape({streams, batch, length, heads, dim}).permute({1, 2, 0, 3, 4}).reshape({batch, length, streams * heads, dim});
+}
+
+at::Tensor streams_as_rows(const at::Tensor& x, int64_t streams) {
+  const int64_t batch = x.size(0), length = x.size(1), heads = x.size(2) / streams, dim = x.size(3);
+  return x.reshape({batch, length, streams, heads, dim}).permute({2, 0, 1, 3, 4}).reshape({streams * batch, length, heads, dim});
+}
+
+Prefixes streams_as_heads(const Prefixes& prefixes) {
+  const auto merged = [](const at::Tensor& x) { return x.view({1, x.size(0) * x.size(1), x.size(2), x.size(3)}); };
+  return {merged(prefixes.k), merged(prefixes.v)};
+}
+
 }  // namespace cairn::model

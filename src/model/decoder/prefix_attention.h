@@ -22,4 +22,11 @@ void add_prefixes(const at::Tensor& out, const at::Tensor& lse, const at::Tensor
 Prefixes prefix_gradients(const at::Tensor& dq, const at::Tensor& dout, const at::Tensor& q, const Prefixes& prefixes,
                           const at::Tensor& out, const at::Tensor& lse);
 
+// Streams as heads, for a KV cache with one row per sequence: [streams * batch, length, heads, head_dim] as [batch, length,
+// streams * heads, head_dim], and back.
+at::Tensor streams_as_heads(const at::Tensor& x, int64_t streams);
+at::Tensor streams_as_rows(const at::Tensor& x, int64_t streams);
+// The same of prefixes, without a copy: one stream with streams * kv_heads heads.
+Prefixes streams_as_heads(const Prefixes& prefixes);
+
 }  // namespace cairn::model

@@ -7,6 +7,7 @@
 
 #include "kernels/block_pattern.h"
 #include "model/decoder/linear_attention_shape.h"
+#include "model/decoder/stream_shape.h"
 
 namespace cairn::model {
 
@@ -49,6 +50,7 @@ struct DecoderShape {
   bool qkv_bias = false, out_bias = false, mlp_bias = false;
   std::optional<kernels::BlockPattern> pattern = {};  // S2-Attention (decoder/attention_pattern.h), in all layers but
   std::vector<int64_t> dense_layers = {};             // these, ascending
+  StreamShape streams = {};                           // ParScale
   RopeScaling rope_scaling = {};
   int64_t table_length = 0;  // length of the rotation tables, where sequences are shorter than `length`; 0: length
   SpecialTokens tokens = {};

@@ -6,10 +6,10 @@
 namespace cairn::model {
 namespace {
 
-// [batch, length, streams, embed]
+// [batch, length, embed, streams]
 at::Tensor by_token(const at::Tensor& x, int64_t streams) {
   CAIRN_CHECK(x.dim() == 3 && x.size(0) % streams == 0, "{} in {} streams", c10::str(x.sizes()), streams);
-  return x.view({streams, x.size(0) / streams, x.size(1), x.size(2)}).permute({1, 2, 0, 3});
+  return x.view({streams, x.size(0) / streams, x.size(1), x.size(2)}).permute({1, 2, 3, 0});
 }
 
 }  // namespace
@@ -24,7 +24,7 @@ at::Tensor stream_weights(const at::Tensor& x, const MixerWeights& weights, doub
 
 at::Tensor mix_streams(const at::Tensor& x, const MixerWeights& weights, double smoothing) {
   const at::Tensor w = stream_weights(x, weights, smoothing);
-  return (by_token(x, weights.w2.size(0)) * w.unsqueeze(3).to(x.scalar_type())).sum(2);
+  return (by_token(x, weights.w2.size(0)) * w.unsqueeze(2).to(x.scalar_type())).sum(3);
 }
 
 }  // namespace cairn::model

@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "model/decoder/attention_pattern.h"
 #include "model/decoder/attention_pattern_json.h"
+#include "model/decoder/stream_options.h"
 #include "model/decoder/wiring.h"
 #include "model/families/config_fields.h"
 #include "model/families/families.h"
@@ -266,6 +267,23 @@ void write_family(base::OrderedJson& config, const DecoderShape& shape) {
   }
 }
 
+// Published models with parallel streams are "Qwen2ParScaleForCausalLM".
+std::string architecture_of(const Family& kind, const DecoderShape& shape) {
+  if (shape.streams.count == 1) return kind.architecture;
+  const size_t task = kind.architecture.find("ForCausalLM");
+  return task == std::string::npos ? "ParScale" + kind.architecture : std::string(kind.architecture).insert(task, "ParScale");
+}
+
+void parse_streams(DecoderShape& shape, const Config& config) {
+  StreamOptions found{.streams = config.size("parscale_n", kStreamsMax),
+                      .prefix_tokens = config.size("parscale_n_tokens", kPrefixTokensMax),
+                      .smoothing = StreamOptions{}.smoothing};
+  const base::Json* smoothing = config.find("parscale_attn_smooth");
+  found.smoothing = smoothing && *smoothing == 0 ? 0 : config.number("parscale_attn_smooth", 1, found.smoothing);
+  if (found.streams == 1) found = {};  // the plain model under another name
+  set_streams(shape, found);
+}
+
 // Linear attention with a constant decay or none is another function than fla's, so it gets another model_type.
 std::string decay_suffix(const DecoderShape& shape) {
   return shape.linear.decay == LinearAttentionShape::Decay::gated
@@ -328,10 +346,16 @@ std::string format_config(const DecoderShape& shape, const std::string& dtype) {
   // Another wiring is another function of the same parameters, so it gets another architecture and model_type.
   const bool standard = is_standard(shape.residual);
   const Family& kind = family(shape.family);
-  config["architectures"].push_back(std::string(shape.pattern ? kPatternPrefix : "") + architecture_prefix(shape.residual) + kind.architecture);
-  config["model_type"] =
-      shape.family + decay_suffix(shape) + (standard ? "" : "_" + shape.residual) + std::string(shape.pattern ? kPatternSuffix : "");
+  config["architectures"].push_back(std::string(shape.pattern ? kPatternPrefix : "") + architecture_prefix(shape.residual) +
+                                    architecture_of(kind, shape));
+  config["model_type"] = shape.family + decay_suffix(shape) + (standard ? "" : "_" + shape.residual) +
+                         std::string(shape.pattern ? kPatternSuffix : "") + std::string(shape.streams.count > 1 ? kStreamsSuffix : "");
   if (shape.pattern) config["sparse_attention"] = format_pattern(shape);
+  if (shape.streams.count > 1) {
+    config["parscale_n"] = shape.streams.count;
+    config["parscale_n_tokens"] = shape.streams.prefix_tokens;
+    config["parscale_attn_smooth"] = shape.streams.smoothing;
+  }
   if (is_ladder(shape.residual)) config["ladder_layers"] = shape.ladder_layers;
   config["vocab_size"] = shape.vocab;
   write_family(config, shape);
@@ -361,6 +385,8 @@ DecoderShape parse_config(const std::string& text, const std::string& file) {
   const std::vector<std::string> known = family_names();
   std::string named = type && type->is_string() ? type->get<std::string>() : "";
   DecoderShape shape;
+  const bool streams = named.ends_with(kStreamsSuffix);
+  if (streams) named.resize(named.size() - kStreamsSuffix.size());
   const bool sparse = named.ends_with(kPatternSuffix);
   if (sparse) named.resize(named.size() - kPatternSuffix.size());
   for (const std::string& wiring : kWirings)
@@ -389,6 +415,7 @@ DecoderShape parse_config(const std::string& text, const std::string& file) {
     if (!pattern) base::fail_corrupt(file, "sparse_attention is missing");
     parse_pattern(shape, *pattern, file);
   }
+  if (streams) parse_streams(shape, config);
   shape.other_fields = other_fields_of(parsed.value, shape);
   return shape;
 }

@@ -16,6 +16,8 @@ struct HeadCounts {
 };
 
 bool is_heads(const std::string& axis) { return axis == "heads" || axis == "kv_heads" || axis == "qkv"; }
+// Split evenly: the width of the MLP, the vocabulary, streams that lie along tp.
+bool is_rows(const std::string& axis) { return axis == "mlp" || axis == "vocab" || axis == "tp_streams"; }
 
 HeadCounts count_heads(const model::Parameter& p, const std::string& axis, int64_t width) {
   const int64_t heads = width / p.head_width, heads_per_key = p.queries_per_key;
@@ -69,7 +71,7 @@ mesh::Placement::How split_heads(const model::Parameter& p, const std::string& a
 bool has_split(const model::Parameter& parameter, int ranks) {
   for (size_t dim = 0; ranks > 1 && dim < parameter.axes.size(); ++dim) {
     const std::string& axis = parameter.axes[dim];
-    if ((axis == "mlp" || axis == "vocab") && parameter.shape[dim] < ranks) return false;
+    if (is_rows(axis) && parameter.shape[dim] < ranks) return false;
     if (!is_heads(axis)) continue;
     const HeadCounts heads = count_heads(parameter, axis, parameter.shape[dim]);
     if (!can_split(heads, ranks) || (axis == "qkv" && heads.keys < ranks)) return false;
@@ -84,7 +86,7 @@ mesh::Placement::How tensor_split(const model::Parameter& p, int ranks) {
   for (size_t dim = 0; dim < p.axes.size(); ++dim) {
     const std::string& axis = p.axes[dim];
     if (is_heads(axis)) return split_heads(p, axis, static_cast<int64_t>(dim), ranks);
-    if (axis == "mlp" || axis == "vocab") {
+    if (is_rows(axis)) {
       std::vector<int64_t> counts;
       for (int r = 0; r < ranks; ++r) counts.push_back(mesh::even_part(p.shape[dim], ranks, r).length());
       return mesh::split_by_counts(static_cast<int64_t>(dim), counts);
@@ -128,7 +130,8 @@ void check_tensor_split(const model::Model& model, int ranks) {
         base::fail_input("mesh.tp = {}: {} query and {} key heads cannot be split over so many ranks ({}): the next smaller is {}", ranks,
                          heads.queries, heads.keys, p.name, nearest);
       }
-      if ((axis == "mlp" || axis == "vocab") && p.shape[dim] < ranks)
+      if (axis == "tp_streams") shared = true;
+      if (is_rows(axis) && p.shape[dim] < ranks)
         base::fail_input("mesh.tp = {}: {} has {} rows of {}: use at most {}", ranks, p.name, p.shape[dim], axis, p.shape[dim]);
     }
   if (!shared) base::fail_input("mesh.tp = {}: this model has no heads to split along tp: use mesh.dp instead", ranks);

@@ -130,6 +130,14 @@ BlockCollectives collectives_of(const model::Card& card, BlockKind kind, bool wh
   return {};
 }
 
+// Whether a value has several rows for each sequence of the batch.
+bool has_more_rows(const model::Model& model, const std::string& value) {
+  return std::any_of(model.blocks().begin(), model.blocks().end(), [&](const auto& one) {
+    const model::Card& card = one->card();
+    return card.rows > 1 && std::find(card.writes.begin(), card.writes.end(), value) != card.writes.end();
+  });
+}
+
 std::string dtype_of(const TrafficCase& step) { return step.element_bytes() == 2 ? "bf16" : "fp32"; }
 
 // Key heads of one rank, as model/decoder/attention_block.cpp counts them.
@@ -290,6 +298,10 @@ void add_tensor_parallel(const TrafficCase& step, TrafficTable& table) {
         table.add_unpredicted(name, "tp", comm::Purpose::activation, "not predicted: nothing is known of what this block sends along tp");
         continue;
       }
+      if (card.rows > 1) {
+        table.add_unpredicted(name, "tp", comm::Purpose::activation, "not predicted: the block has several rows for each sequence");
+        continue;
+      }
       if (on_dtensors[i]) {
         table.add_unpredicted(name, "tp", comm::Purpose::activation,
                               "not predicted: the block runs on DTensors, which choose for each operation what to send");
@@ -327,7 +339,8 @@ void add_context_parallel(const TrafficCase& step, TrafficTable& table) {
   const int cp = step.extent("cp");
   if (cp == 1) return;
   const std::string config = step.model.config_json();
-  if (config.empty()) {
+  const auto& blocks = step.model.blocks();
+  if (config.empty() || std::any_of(blocks.begin(), blocks.end(), [](const auto& one) { return one->card().rows > 1; })) {
     table.add_unpredicted("attention", "cp", comm::Purpose::activation, "not predicted: nothing is known of how this model attends");
     return;
   }
@@ -404,7 +417,7 @@ void add_pipeline(const TrafficCase& step, TrafficTable& table) {
     if (from == to) continue;
     const int64_t each = width > 0 ? width : written_width(step, writer_of(step.model, edge.value));
     const std::string route = fmt::format("stage {} to {}", edge.from, edge.to);
-    if (each == 0) {
+    if (each == 0 || has_more_rows(step.model, edge.value)) {
       table.add_unpredicted(edge.value, "pp", comm::Purpose::activation,
                             fmt::format("not predicted: goes from {}, and nothing is known of its shape", route));
       continue;

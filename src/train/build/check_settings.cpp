@@ -103,6 +103,33 @@ void check_context(const Settings& settings, const parallel::Plan& plan) {
         "the same work anyway. Set context.balanced = false.");
 }
 
+void check_streams(const Settings& settings, const parallel::Plan& plan) {
+  const model::StreamOptions& o = settings.model.parscale;
+  if (o.streams == 1) return;
+  const int tp = plan.mesh.extent("tp");
+  const bool axis = o.placement == "axis";
+  if (axis && (tp == 1 || o.streams % tp != 0))
+    base::fail_input(
+        "model.parscale.placement = axis: {} streams over mesh.tp = {}: each rank runs equally many. Set mesh.tp to a divisor of "
+        "the streams above 1, or use placement = batch.",
+        o.streams, tp);
+  if (o.start_step > 0 && axis)
+    base::fail_input(
+        "model.parscale.start_step = {}: before it there is one stream, which placement = axis does not split. Use placement = "
+        "batch.",
+        o.start_step);
+  if (o.start_step > 0 && settings.train.cuda_graph)
+    base::fail_input("model.parscale.start_step = {}: a captured graph would go on with one stream. Use train.cuda_graph = false.",
+                     o.start_step);
+  if (o.start_step >= settings.train.steps && o.start_step > 0)
+    base::fail_input("model.parscale.start_step = {}: train.steps = {}, so the streams would never start. Use a smaller one.", o.start_step,
+                     settings.train.steps);
+  if (settings.layout.context.plan != parallel::ContextPlan::fixed)
+    base::fail_input(
+        "context.plan: plans for each step count the tokens of one stream only. Set context.plan = fixed, or "
+        "model.parscale.streams = 1.");
+}
+
 // Islands that step separately.
 void check_islands(const Settings& settings, const parallel::Plan& plan) {
   const std::string& kind = settings.island.kind;
@@ -131,6 +158,7 @@ void check_settings(const Settings& settings, const parallel::Plan& plan) {
   refuse_limits(model_name(settings), model_limits(settings), used);
   check_step_method(settings, plan);
   check_context(settings, plan);
+  check_streams(settings, plan);
   check_islands(settings, plan);
   refuse_conflicts(used);
 }
@@ -145,6 +173,9 @@ void check_placements(const Settings& settings, const model::Model& model, const
   const std::vector<bool> chosen = parallel::dtensor_blocks(model, plan);
   for (size_t b = 0; b < chosen.size(); ++b) {
     if (!chosen[b]) continue;
+    if (settings.model.parscale.streams > 1)
+      base::fail_input("plan.place: {} computes {} streams, which blocks on DTensors do not. Leave the placement out.",
+                       model.blocks()[b]->card().name, settings.model.parscale.streams);
     const std::string what =
         fmt::format("the placement of the parameters of {}, which no block has by itself", model.blocks()[b]->card().name);
     return refuse_limits(what, kLimits, used_features(settings, plan));

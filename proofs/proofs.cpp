@@ -19,7 +19,9 @@ void prove_oneflow_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_redco(const ProofOptions&, Findings&, base::Log&);
 void prove_redco_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_parscale(const ProofOptions&, Findings&, base::Log&);
+void prove_parscale_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_s2_attention(const ProofOptions&, Findings&, base::Log&);
+void prove_s2_attention_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_ladder_residual(const ProofOptions&, Findings&, base::Log&);
 void prove_ladder_residual_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_noloco(const ProofOptions&, Findings&, base::Log&);
@@ -61,9 +63,9 @@ const std::vector<Proof>& proofs() {
       {"gpipe", "Waves of micro-batches through stages, recomputed inside: bitwise identical, the bubble of theory, little memory.",
        prove_gpipe, prove_gpipe_on_gpu},
       {"s2-attention", "A window and its own strided blocks for each head: less time, a smaller KV cache, the whole context seen",
-       prove_s2_attention},
+       prove_s2_attention, prove_s2_attention_on_gpu},
       {"parscale", "Streams of one model, each with learned prefixes, mixed per token: the law of their losses, exact in every placement.",
-       prove_parscale},
+       prove_parscale, prove_parscale_on_gpu},
       {"ladder-residual",
        "A wiring one block late: sums over ranks along tp hide behind the next block, at the quality of the standard one.",
        prove_ladder_residual, prove_ladder_residual_on_gpu},

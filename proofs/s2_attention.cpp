@@ -257,7 +257,6 @@ void prove_s2_attention(const ProofOptions& options, Findings& findings, base::L
   speed(options, findings, log);
   cache(options, findings, log);
   findings.skip("5. validation loss within 2 % of dense; a needle is found in at least 95 % of cases", "needs hours on a CPU and is not part of this command yet");
-  findings.skip("65,536 positions on one H200: at least 3 times FlashAttention", "not measured yet");
 }
 
 }  // namespace cairn::study

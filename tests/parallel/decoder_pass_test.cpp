@@ -229,7 +229,7 @@ TEST(ParallelStreams, ComputeAsThePlainModelWhereOneStreamIsAsked) {
   const mesh::Batch batch = parallel::token_batch(2, 11, shape.vocab);
   const auto gradients = [&](const Model& model, const at::Tensor& values, bool as_one) {
     mesh::FlatGradients sink(model.layout(), at::full_like(values, 99.0), model.uses());
-    sink.begin(1);
+    sink.begin(1, {});
     const FlatWeights weights(model.layout(), values);
     Buffers buffers = model.make_buffers(values.options());
     const mesh::Axes alone;

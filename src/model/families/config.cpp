@@ -274,7 +274,7 @@ std::string architecture_of(const Family& kind, const DecoderShape& shape) {
   return task == std::string::npos ? "ParScale" + kind.architecture : std::string(kind.architecture).insert(task, "ParScale");
 }
 
-void parse_streams(DecoderShape& shape, const Config& config) {
+void read_streams(DecoderShape& shape, const ConfigFields& config) {
   StreamOptions found{.streams = config.size("parscale_n", kStreamsMax),
                       .prefix_tokens = config.size("parscale_n_tokens", kPrefixTokensMax),
                       .smoothing = StreamOptions{}.smoothing};
@@ -415,7 +415,7 @@ DecoderShape parse_config(const std::string& text, const std::string& file) {
     if (!pattern) base::fail_corrupt(file, "sparse_attention is missing");
     parse_pattern(shape, *pattern, file);
   }
-  if (streams) parse_streams(shape, config);
+  if (streams) read_streams(shape, config);
   shape.other_fields = other_fields_of(parsed.value, shape);
   return shape;
 }

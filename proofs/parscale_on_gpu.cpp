@@ -27,7 +27,8 @@ struct Decoded {
 };
 
 Decoded decode(int64_t streams, int64_t texts, const ProofOptions& options) {
-  model::DecoderShape shape{.vocab = 151936, .embed = 2048, .layers = 24, .heads = 16, .kv_heads = 2, .head_dim = 128, .mlp = 9216, .length = 512, .tied = true};
+  model::DecoderShape shape{
+      .vocab = 151936, .embed = 2048, .layers = 24, .heads = 16, .kv_heads = 2, .head_dim = 128, .mlp = 9216, .length = 512, .tied = true};
   if (streams > 1) shape.streams = {.count = streams};
   const std::unique_ptr<model::Model> decoder = model::make_decoder(shape);
   const auto on_gpu = at::TensorOptions().device(at::kCUDA);
@@ -67,8 +68,8 @@ void prove_parscale_on_gpu(const ProofOptions& options, Findings& findings, base
                    eight.token_s / one.token_s, 1.35);
   findings.at_most("H200. device memory that eight streams need beside that of one, of the weights", 0,
                    static_cast<double>(eight.peak_bytes - one.peak_bytes) / static_cast<double>(one.weight_bytes), 0.08);
-  findings.at_least("H200. 64 texts: time of a step with eight streams to that with one", many.token_s,
-                    many_eight.token_s / many.token_s, 2);
+  findings.at_least("H200. 64 texts: time of a step with eight streams to that with one", many.token_s, many_eight.token_s / many.token_s,
+                    2);
 }
 
 }  // namespace cairn::study

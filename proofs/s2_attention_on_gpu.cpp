@@ -52,10 +52,9 @@ double error_of(const kernels::BlockPattern& pattern) {
     const kernels::AttentionOptions part{.pattern = &pattern, .first_kv_head = head};
     kernels::reference::attention(out, lse, q, k, v, part);
     kernels::reference::attention_backward(dq, dk, dv, dout, q, k, v, out, lse, part);
-    const auto apart = [](const at::Tensor& a, const at::Tensor& b) {
-      return ((a - b).abs().max() / b.abs().max()).item<double>();
-    };
-    for (const double error : {apart(one(found.out), out), apart(one(gradients.q), dq), apart(one(gradients.k), dk), apart(one(gradients.v), dv)})
+    const auto apart = [](const at::Tensor& a, const at::Tensor& b) { return ((a - b).abs().max() / b.abs().max()).item<double>(); };
+    for (const double error :
+         {apart(one(found.out), out), apart(one(gradients.q), dq), apart(one(gradients.k), dk), apart(one(gradients.v), dv)})
       worst = std::max(worst, error);
   }
   return worst;

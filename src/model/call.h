@@ -45,11 +45,13 @@ using Buffers = std::map<std::string, at::Tensor>;
 
 // Which positions a tensor of the KV cache has places for. A tensor without an entry has one for each position.
 struct KvPlaces {
+  int64_t before = 0;                      // places ahead of the first position, which a block fills itself; with nothing else below
   int64_t window = 0;                      // a ring of the last so many positions; 0: not a ring
   int64_t block = 1, stride = 1;           // otherwise every stride-th block of so many positions
   int64_t count(int64_t capacity) const {  // of a sequence of up to `capacity` positions
     const auto up = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
-    return window > 0 ? (capacity < window ? capacity : window) : stride * block == 1 ? capacity : up(up(capacity, block), stride) * block;
+    if (window > 0) return capacity < window ? capacity : window;
+    return stride * block == 1 ? before + capacity : up(up(capacity, block), stride) * block;
   }
 };
 

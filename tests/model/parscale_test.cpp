@@ -173,16 +173,20 @@ TEST(ParallelStreams, StreamsWithTheSamePrefixAreOneStream) {
 }
 
 TEST(ParallelStreams, GenerationWithACacheWritesTheTokensOfAFullPass) {
-  Written it(small_shape(4));
-  const GenerateRequest request{kIds};
-  const std::vector<GeneratedText> found =
-      generate(*it.model, it.weights, it.buffers, {&request, 1}, {.tokens = 60, .length_max = 120, .sampling = {.temperature = 0}});
-  ASSERT_EQ(found[0].ids.size(), 60u);
-  std::vector<int32_t> ids = kIds;
-  for (size_t i = 0; i < found[0].ids.size(); ids.push_back(found[0].ids[i++])) {
-    const at::Tensor logits = it.logits(ids, true)[-1];
-    EXPECT_EQ(found[0].ids[i], logits.argmax().item<int64_t>()) << "at " << ids.size();
-    EXPECT_NEAR(found[0].log_probabilities[i], logits.log_softmax(0)[found[0].ids[i]].item<float>(), 3e-4) << "at " << ids.size();
+  for (const int64_t window : {0, 8}) {
+    DecoderShape shape = small_shape(4);
+    shape.window = window;
+    Written it(shape);
+    const GenerateRequest request{kIds};
+    const std::vector<GeneratedText> found =
+        generate(*it.model, it.weights, it.buffers, {&request, 1}, {.tokens = 60, .length_max = 120, .sampling = {.temperature = 0}});
+    ASSERT_EQ(found[0].ids.size(), 60u);
+    std::vector<int32_t> ids = kIds;
+    for (size_t i = 0; i < found[0].ids.size(); ids.push_back(found[0].ids[i++])) {
+      const at::Tensor logits = it.logits(ids, true)[-1];
+      EXPECT_EQ(found[0].ids[i], logits.argmax().item<int64_t>()) << "at " << ids.size();
+      EXPECT_NEAR(found[0].log_probabilities[i], logits.log_softmax(0)[found[0].ids[i]].item<float>(), 3e-4) << "at " << ids.size();
+    }
   }
 }
 

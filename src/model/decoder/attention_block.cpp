@@ -353,11 +353,29 @@ AttentionBlock::CachedKeys AttentionBlock::append_to_cache(const Heads& heads, c
 
 at::Tensor AttentionBlock::attend_streams(const Heads& heads, const Call& call) const {
   const Prefixes own = prefixes(call);
-  const int64_t streams = own.k.size(0);
-  const Heads all{streams_as_heads(heads.q, streams), streams_as_heads(heads.k, streams), streams_as_heads(heads.v, streams)};
-  const CachedKeys seen = append_to_cache(all, {}, call);
-  const kernels::AttentionOutput attended = kernels::attend(all.q, seen.k, seen.v, options(call, all.q.size(1), {}, {}));
-  add_prefixes(attended.out, attended.lse, all.q, streams_as_heads(own));
+  const int64_t streams = own.k.size(0), before = own.k.size(2), end = before + call.slice.begin + heads.k.size(1);
+  const at::Tensor q = streams_as_heads(heads.q, streams);
+  const std::vector<int64_t> rows_of_streams{streams, q.size(0), q.size(1), own.k.size(1), own.k.size(3)};
+  const auto append = [&](const char* name, const at::Tensor& part, const at::Tensor& prefix) {
+    at::Tensor& kept = call.cache->tensors[card_.name + name];
+    if (!kept.defined()) {
+      call.cache->places[card_.name + name] = {.before = before};
+      kept = at::empty({q.size(0), before + call.cache->capacity, streams * own.k.size(1), own.k.size(3)}, part.options());
+    }
+    CAIRN_CHECK(end <= kept.size(1), "{}: place {} is beyond the {} of the KV cache", card_.name, end, kept.size(1));
+    if (call.slice.begin == 0) kept.narrow(1, 0, before).copy_(prefix.permute({2, 0, 1, 3}).flatten(1, 2));
+    kept.narrow(1, end - q.size(1), q.size(1)).unflatten(2, {streams, -1}).copy_(part.view(rows_of_streams).permute({1, 2, 0, 3, 4}));
+    return kept.narrow(1, 0, end);
+  };
+  const at::Tensor k = append(".k", heads.k, own.k), v = append(".v", heads.v, own.v);
+  kernels::AttentionOptions o = options(call, q.size(1), {}, {});
+  if (o.window == 0) {
+    o.query_offset += before;  // one call: the prefix is the first keys
+    return streams_as_rows(kernels::attend(q, k, v, o).out, streams);
+  }
+  const auto tokens = [&](const at::Tensor& x) { return x.narrow(1, before, end - before); };
+  const kernels::AttentionOutput attended = kernels::attend(q, tokens(k), tokens(v), o);
+  add_prefixes(attended.out, attended.lse, q, streams_as_heads(own));  // a window does not end its view
   return streams_as_rows(attended.out, streams);
 }
 

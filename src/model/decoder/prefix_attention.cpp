@@ -66,7 +66,10 @@ at::Tensor streams_as_heads(const at::Tensor& x, int64_t streams) {
 
 at::Tensor streams_as_rows(const at::Tensor& x, int64_t streams) {
   const int64_t batch = x.size(0), length = x.size(1), heads = x.size(2) / streams, dim = x.size(3);
-  return x.reshape({batch, length, streams, heads, dim}).permute({2, 0, 1, 3, 4}).reshape({streams * batch, length, heads, dim}).contiguous();
+  return x.reshape({batch, length, streams, heads, dim})
+      .permute({2, 0, 1, 3, 4})
+      .reshape({streams * batch, length, heads, dim})
+      .contiguous();
 }
 
 Prefixes streams_as_heads(const Prefixes& prefixes) {

@@ -169,10 +169,10 @@ class Runs {
 void frozen_base(const ProofOptions& options, Findings& findings, base::Log& log) {
   const Runs runs(options, log,
                   {"model.layers=2", "model.embed=64", "model.heads=4", "model.kv_heads=2", "model.mlp=128", "data.length=64",
-                   "data.stories_bytes=400000", "train.global_batch=8", "eval.samples=64"});
-  const std::filesystem::path base = runs.train("base", 400, options.seed, {"optim.learning_rate=0.003"});
+                   "data.stories_bytes=400000", "train.global_batch=16", "eval.samples=64"});
+  const std::filesystem::path base = runs.train("base", 150, options.seed, {"optim.learning_rate=0.003"});
   const std::filesystem::path streams = runs.train("frozen", 400, options.seed,
-                                                   {"optim.learning_rate=0.05", "model.from=" + base.string(), "model.parscale.streams=4",
+                                                   {"optim.learning_rate=0.02", "model.from=" + base.string(), "model.parscale.streams=4",
                                                     "model.parscale.prefix_tokens=16", "model.parscale.train=adapter"});
   const Tensors before = snapshot_tensors(base, "model"), after = snapshot_tensors(streams, "model");
   int64_t changed = 0, added = 0, elements = 0;

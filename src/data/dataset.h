@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <span>
 
+#include "data/sample_shape.h"
 #include "mesh/batch.h"
 
 namespace cairn::data {
@@ -27,6 +28,12 @@ class Dataset {
   virtual int64_t length_of(int64_t /*sample*/) const { return 0; }
   // Sets `ids` and `fields` of the batch, on the CPU; weights stay undefined (all 1). No ids: an empty batch.
   virtual void fill(std::span<const int64_t> ids, mesh::Batch& batch) const = 0;
+  // The same with samples of another shape than their own, where the data set can (clips). `step` keys what is drawn at random.
+  virtual void fill_shaped(std::span<const int64_t> ids, const SampleShape& /*shape*/, int64_t /*step*/, mesh::Batch& batch) const {
+    fill(ids, batch);
+  }
+  // The class of a sample, from 0; -1: samples have none.
+  virtual int64_t label_of(int64_t /*sample*/) const { return -1; }
 };
 
 }  // namespace cairn::data

@@ -9,6 +9,7 @@
 #include "data/corpus.h"
 #include "data/dataset.h"
 #include "data/options.h"
+#include "data/sample_shape.h"
 #include "data/tokenizer.h"
 
 namespace cairn::base {
@@ -25,6 +26,7 @@ struct OpenedData {
   int64_t length = 0;                         // of tokens: tokens of a sample
   int64_t features = 0;                       // of labelled examples: numbers of a sample
   int64_t classes = 0;
+  SampleShape shape = {};               // of clips
   std::string origin = {};              // "the built-in stories"
   uint64_t digest = 0;                  // hash of the tokens; 0 where samples are generated
   std::optional<ChatFormat> chat = {};  // how conversations became text, where there are some

@@ -50,7 +50,13 @@ base::Schema<DataOptions> data_schema() {
         "(whole documents, packed), none (one document per sample), sequences (one document per sample, neither cut nor padded: needs "
         "context.plan).",
         kPackingNames},
-       {"sampler", &O::sampler, "Order of the samples.", base::one_of(sampler_names())},
+       {"sampler", &O::sampler, "Which samples come next; [sampler] has the keys of those that have some.", base::one_of(sampler_names())},
+       {"subset", &O::subset, "A file that `cairn select` wrote: the documents to train on; empty: all.", base::path()},
+       {"label", &O::label, "The field of a JSON record, or the column of a table, that holds the class; of a table, empty: the last one."},
+       {"header", &O::header, "Tables: whether the first line names the columns."},
+       {"ignore", &O::ignore, "Tables: columns that are not read."},
+       {"standardize", &O::standardize, "Tables: whether every column gets mean 0 and deviation 1, by the training rows."},
+       {"test_file", &O::test_file, "Tables: a file of rows to evaluate on; empty: the last eval.fraction of the rows.", base::path()},
        {"stories_bytes", &O::stories_bytes, "Size of the built-in corpus of stories.", base::between(1000, 1e10)},
        {"stories_seed", &O::stories_seed, "Seed of the built-in stories.", base::at_least(0)}}};
 }

@@ -5,8 +5,11 @@
 #include <vector>
 
 #include "base/schema.h"
+#include "data/clips/options.h"
 #include "data/kinds.h"
+#include "data/retrieval/options.h"
 #include "data/samples/packing.h"
+#include "data/samples/sampler_options.h"
 
 namespace cairn::data {
 
@@ -36,6 +39,15 @@ struct DataOptions {
   int64_t length = 128;        // tokens of a sample
   Packing packing = Packing::stream;
   std::string sampler = "shuffled";  // a name of sampler_names()
+  SamplerOptions order;              // sampler.*
+  std::string subset;                // a file that `cairn select` wrote; empty: all documents
+  std::string label;                 // the field or column that holds a record's class; of tables, empty: the last column
+  bool header = true;                // of tables: the first line names the columns
+  std::vector<std::string> ignore;   // of tables: columns that are left out
+  bool standardize = true;           // of tables: columns get mean 0 and deviation 1
+  std::string test_file;             // of tables: held-out rows; empty: the last rows
+  RetrievalOptions retrieval;        // retrieval.*
+  ClipOptions clips;                 // clips.*
   int64_t stories_bytes = 4'000'000;
   int64_t stories_seed = 1;
 

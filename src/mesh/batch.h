@@ -26,6 +26,8 @@ struct Batch {
   at::Tensor weights = {};  // float [samples]; undefined: every sample weighs 1
   std::map<std::string, Field> fields = {};
   double progress = 0;  // of the run: 0 at the first step, 1 after the last. Schedules follow it.
+  // Batch normalisation takes its statistics over so many samples at a time; 0: over all of a pass.
+  int64_t norm_samples = 0;
 
   int64_t samples() const { return ids.defined() ? ids.size(0) : 0; }
   const at::Tensor& field(const std::string& name) const;  // must exist

@@ -8,8 +8,8 @@ namespace cairn::model {
 //
 // The defaults describe a decoder.
 struct ModelNeeds {
-  enum class Data { tokens, features };
-  Data data = Data::tokens;         // tokens (text, or pairs of answers), or features with class labels
+  enum class Data { tokens, features, clips };
+  Data data = Data::tokens;         // tokens (text, or pairs of answers), features with class labels, or clips with them
   bool token_embedding = true;      // looks tokens up in a table, so embeddings can be perturbed
   bool large_vocabulary = true;     // its logits are large, so chunked cross entropy saves memory
   bool residual_stream = true;      // has branches on a residual stream: model.residual and model.dropout apply

@@ -52,6 +52,7 @@ base::Schema<ModelOptions> model_schema() {
        {"convert", &O::convert,
         "Allows weights of a model with another wiring. The model computes another function at first and has to be trained.",
         base::may_change()},
+       {"hidden", &O::hidden, "Widths of the hidden layers of a classifier, in place of `layers` and `embed`.", base::between(1, 1 << 20)},
        {"batch_norm", &O::batch_norm, "Batch normalisation after each hidden layer of a classifier."}}};
 }
 

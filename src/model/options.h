@@ -39,8 +39,9 @@ struct ModelOptions {
   std::string softmax_layers = "last 0";
   bool convert = false;
   bool batch_norm = false;
-  PatternOptions attention;  // model.attention.*
-  StreamOptions parscale;    // model.parscale.*
+  std::vector<int64_t> hidden;  // widths of the hidden layers of a classifier; empty: `layers` of `embed`
+  PatternOptions attention;     // model.attention.*
+  StreamOptions parscale;       // model.parscale.*
 };
 
 base::Schema<ModelOptions> model_schema();
@@ -51,7 +52,9 @@ struct DataShape {
   int64_t length = 0;    // tokens per sample
   int64_t features = 0;  // numbers per sample, for classifiers
   int64_t classes = 0;
-  int64_t end_of_text = -1;  // token id; -1: unknown
+  int64_t end_of_text = -1;      // token id; -1: unknown
+  int64_t frames = 0, size = 0;  // of clips: frames, and their height and width
+  bool retrieval = false;        // samples are queries with passages: the objective compares vectors of texts
 };
 
 // A model without values, and its objective.

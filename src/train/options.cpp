@@ -10,6 +10,13 @@ base::Schema<TrainOptions> train_schema() {
       "train",
       "How many steps to train, in what batches, and in what precision.",
       {{"steps", &O::steps, "Optimizer steps.", base::at_least(1), {"max_steps", "train_iters"}},
+       {"epochs",
+        &O::epochs,
+        "The end of the run in epochs of its sampler (rounds of rs2), instead of `steps`. Samplers that leave samples out have short "
+        "epochs. "
+        "0: `steps` decide.",
+        base::at_least(0),
+        {"num_train_epochs"}},
        {"method", &O::method, "How a step learns: " + step_method_help() + ".", base::one_of(step_method_names())},
        {"global_batch",
         &O::global_batch,

@@ -32,6 +32,7 @@ inline const char* name_of(OnLoss value) { return base::enum_name(kOnLossNames, 
 // The recipe's train.* keys.
 struct TrainOptions {
   int64_t steps = 340;
+  double epochs = 0;  // 0: `steps` decide
   std::string method = "gradient";  // a name of step_methods.h
   int64_t global_batch = 16;
   int64_t micro_batch = 0;

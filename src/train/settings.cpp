@@ -97,6 +97,9 @@ Settings read_settings(base::Recipe& recipe) {
     base::fail_input("model.lora.rank = {}: adapters need a pretrained model: set model.from", s.lora.rank);
   train_streams(s);
   s.data = recipe.read(data::data_schema(), data);
+  s.data.order = recipe.read(data::sampler_schema());
+  s.data.retrieval = recipe.read(data::retrieval_schema());
+  s.data.clips = recipe.read(data::clip_schema());
   data::check_template_keys(s.data);
   s.train = recipe.read(train_schema());
   for (const StepOptions& options : step_options()) s.steps.push_back(options.read(recipe));
@@ -132,6 +135,9 @@ std::vector<base::Section> recipe_sections() {
                                       model::stream_schema().section(),
                                       model::lora_schema().section(),
                                       data::data_schema().section(),
+                                      data::sampler_schema().section(),
+                                      data::retrieval_schema().section(),
+                                      data::clip_schema().section(),
                                       train_schema().section(),
                                       optim::optim_schema().section(),
                                       parallel::mesh_schema().section(),

@@ -16,6 +16,7 @@
 #include "data/samples/preference_dataset.h"
 #include "data/samples/rollout_dataset.h"
 #include "data/samples/token_dataset.h"
+#include "data/table/table.h"
 #include "data/tokenizer/added_tokens.h"
 #include "data/tokenizer/bpe_tokenizer.h"
 #include "data/tokenizer/bpe_trainer.h"
@@ -173,6 +174,7 @@ int64_t vocab_bound(const DataOptions& data) {
 }
 
 void check_data(const DataOptions& data) {
+  if (data.needs().table) read_table(data);
   if (!data.needs().tokens) return;
   if (data.needs().rollouts) return check_rollouts(data);
   const std::unique_ptr<Tokenizer> tokenizer = named_tokenizer(data);

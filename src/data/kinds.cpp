@@ -13,6 +13,7 @@ const std::vector<DataNeeds>& kinds() {
       {.name = "preference", .tokens = true, .pairs = true, .records = "\"chosen\" and \"rejected\""},
       {.name = "rollouts", .tokens = true, .rollouts = true, .records = "\"tokens\", \"prompt\" and \"advantage\""},
       {.name = "spirals", .features = 2, .classes = 3, .built_in = "the built-in spirals"},
+      {.name = "table", .table = true, .records = "one row for each sample"},
   };
   return list;
 }

@@ -7,6 +7,7 @@
 #include "data/corpus/source_tokens.h"
 #include "data/samples/rollout_dataset.h"
 #include "data/samples/spirals.h"
+#include "data/table/table_dataset.h"
 
 namespace cairn::data {
 namespace {
@@ -31,9 +32,20 @@ OpenedData open_rollouts(const DataOptions& data, const CorpusOptions& options, 
   return opened;
 }
 
+OpenedData open_rows(const DataOptions& data, const CorpusOptions& options, base::Log& log) {
+  TableSamples opened = open_table(data, options.held_out_fraction, log);
+  return {.samples = std::move(opened.samples),
+          .streams = std::move(opened.streams),
+          .features = opened.features,
+          .classes = opened.classes,
+          .origin = opened.table.sources.front().origin,
+          .digest = opened.digest};
+}
+
 }  // namespace
 
 OpenedData open_data(const DataOptions& data, const CorpusOptions& options, base::Log& log) {
+  if (data.needs().table) return open_rows(data, options, log);
   if (const DataNeeds& needs = data.needs(); !needs.tokens)
     return {.samples = make_spirals({.classes = needs.classes, .held_out_fraction = options.held_out_fraction}),
             .features = needs.features,

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "data/corpus.h"
 #include "data/samples/packing.h"
+#include "data/table/table.h"
 #include "kernels/aten.h"
 #include "model/trainable.h"
 #include "optim/needs.h"
@@ -34,6 +35,10 @@ namespace {
 
 model::BuiltModel task_of(const Settings& s) {
   const data::DataNeeds& needs = s.data.needs();
+  if (needs.table) {
+    const data::Table table = data::read_table(s.data);
+    return model::build_model(s.model, {.features = table.features(), .classes = static_cast<int64_t>(table.classes.size())});
+  }
   if (!needs.tokens) return model::build_model(s.model, {.features = needs.features, .classes = needs.classes});
   if (s.model.from.empty()) return model::build_model(s.model, {.vocab = data::vocab_bound(s.data), .length = s.data.length});
   // The tokenizer is checked when the data is opened.

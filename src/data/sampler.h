@@ -85,6 +85,12 @@ class Sampler {
   virtual void feedback(const SampleFeedback& /*losses*/) {}
   // Equal where the next draws are equal: ranks compare it after advance().
   virtual uint64_t hash() const { return 0; }
+  // Its schedule as a table for the log, where it has one.
+  virtual std::string schedule_text() const { return {}; }
+  // Whether a run is evaluated after so many steps, beside eval.every.
+  virtual bool evaluates_after(int64_t /*steps*/) const { return false; }
+  // What the statistics of batch normalisation are computed from before an evaluation after so many steps; none: they stay.
+  virtual std::vector<Draw> norm_draws(int64_t /*steps*/) const { return {}; }
   // What it decided last, for the log and the metrics: "kept_share" and the like.
   virtual std::vector<std::pair<std::string, double>> metrics() const { return {}; }
   // State that depends on feedback, by logical name, for snapshots. The tensors are the sampler's own: restoring writes into them, and

@@ -13,6 +13,7 @@ const at::Tensor& Batch::field(const std::string& name) const {
 Batch slice(const Batch& batch, int64_t begin, int64_t end) {
   Batch part;
   part.progress = batch.progress;
+  part.norm_samples = batch.norm_samples;
   part.ids = batch.ids.slice(0, begin, end);
   if (batch.weights.defined()) part.weights = batch.weights.slice(0, begin, end);
   for (const auto& [name, field] : batch.fields) {

@@ -31,6 +31,7 @@ struct PassOptions {
   int64_t slice = 0;                     // StreamBP: layers compute so many tokens of each sequence at a time; 0: whole sequences
   SliceMistakes slice_mistakes = {};
   bool single_stream = false;            // a model with parallel streams (ParScale) computes as one stream without prefix
+  bool batch_statistics = false;         // batch normalisation uses the statistics of the batch in passes without gradients too
   const Fp8LinearLayers* fp8 = nullptr;  // which linear layers multiply in fp8 in passes with gradients; null: none. Borrowed.
 
   // Read by the executor of a pass.

@@ -82,6 +82,7 @@ StageRun::StageRun(const Pass& pass, BlockRange blocks, bool releases)
             .into = pass.into,
             .options = pass.options,
             .chunks_logits = pass.objective.reads_chunks(),
+            .norm_samples = pass.batch.norm_samples,
             .progress = pass.progress},
       keeps_(pass.into != nullptr),
       stage_recomputed_(keeps_ && pass.recompute && pass.options.recompute_stage),
@@ -188,6 +189,7 @@ model::Call StageRun::recompute_call(model::Buffers& scratch) const {
           .token_keys = call_.token_keys,
           .options = call_.options,
           .chunks_logits = call_.chunks_logits,
+          .norm_samples = call_.norm_samples,
           .progress = call_.progress};
 }
 

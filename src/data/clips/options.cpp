@@ -11,7 +11,10 @@ base::Schema<ClipOptions> clip_schema() {
            {"classes", &O::classes, "Classes.", base::between(2, 100000)},
            {"count", &O::count, "Generated clips to train on.", base::between(1, 1e9)},
            {"held_out", &O::held_out, "Generated clips to evaluate on.", base::between(1, 1e9)},
-           {"noise", &O::noise, "Strength of the noise of generated clips.", base::at_least(0)}}};
+           {"noise", &O::noise, "Strength of the noise of generated clips.", base::at_least(0)},
+           {"flip", &O::flip,
+            "Mirrors half of the clips of data.path that a step trains on, where the sampler changes their shape. Leave it out where left "
+            "and right matter; generated clips are never mirrored."}}};
 }
 
 }  // namespace cairn::data

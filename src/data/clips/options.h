@@ -13,6 +13,7 @@ struct ClipOptions {
   int64_t count = 4000;  // of generated clips, for training
   int64_t held_out = 1000;
   double noise = 1;
+  bool flip = false;  // half of the training clips are mirrored
 
   bool operator==(const ClipOptions&) const = default;
 };

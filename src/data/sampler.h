@@ -63,7 +63,8 @@ struct SampleFeedback {
 
 // Which samples each step draws: a function of facts, step and feedback so far. It is defined for the global batch and knows nothing of
 // ranks; batch_split.h divides the batch. Draws of steps below known() may be asked for in any order, also by a loader's thread ahead of
-// time, and do not change any more. advance(), feedback() and changes of state() must not run beside them.
+// time, and do not change any more; those of epochs before the last advance() may be forgotten. feedback() may run beside draw(), but
+// advance() and restored() must not.
 class Sampler {
  public:
   virtual ~Sampler() = default;
@@ -91,8 +92,9 @@ class Sampler {
   virtual bool evaluates_after(int64_t /*steps*/) const { return false; }
   // What the statistics of batch normalisation are computed from before an evaluation after so many steps; none: they stay.
   virtual std::vector<Draw> norm_draws(int64_t /*steps*/) const { return {}; }
-  // What it decided last, for the log and the metrics: "kept_share" and the like.
-  virtual std::vector<std::pair<std::string, double>> metrics() const { return {}; }
+  // What it decided for the epoch that this step begins, for the log and the metrics: "kept_share" and the like. Empty: the step begins
+  // none.
+  virtual std::vector<std::pair<std::string, double>> metrics(int64_t /*step*/) const { return {}; }
   // State that depends on feedback, by logical name, for snapshots. The tensors are the sampler's own: restoring writes into them, and
   // then calls restored().
   virtual mesh::NamedTensors state() { return {}; }

@@ -47,6 +47,8 @@ enum class Feature {
   sequences,           // samples as long as their documents
   pairs,               // data of answer pairs
   rollouts,            // data of answers with advantages
+  sample_losses,       // a sampler that needs the loss of every sample (data::SamplerNeeds)
+  whole_batch,         // a sampler that composes whole batches
 };
 
 // One feature that a recipe uses, as the recipe spells it: "mesh.tp = 2".

@@ -27,6 +27,7 @@
 #include "train/islands/remote_islands.h"
 #include "train/report/kernel_report.h"
 #include "train/report/memory_report.h"
+#include "train/sample_feedback.h"
 #include "train/settings.h"
 #include "train/state/snapshot_barrier.h"
 #include "train/step.h"
@@ -92,6 +93,7 @@ struct Job {
   data::Subset subset;  // the training samples of this run
   std::unique_ptr<data::Sampler> sampler;
   std::unique_ptr<data::BatchSource> batches;  // reads all of the above
+  std::unique_ptr<SampleLosses> sample_losses;  // null: the sampler needs none
   optim::LrSchedule schedule;
   SnapshotBarrier barrier;  // before the engine, which borrows it
   Engine engine;

@@ -46,6 +46,7 @@ struct StepInput {
   double learning_rate = 0;
   int64_t update = 1;             // from 1; `step` minus the updates that were skipped
   int64_t max_local_samples = 0;  // the most samples that any rank has
+  bool keeps_sample_losses = false;  // StepOutput::sample_losses is wanted (StepNeeds::sample_losses)
   // Which ranks work on which sequences: `batch` then holds those of this rank, ragged (parallel::places_of). Null: no step plans.
   const parallel::StepPlan* plan = nullptr;
   // Makes this rank's share of the batch that comes `steps` steps later. Empty: not available.
@@ -59,6 +60,9 @@ struct StepOutput {
   at::Tensor loss_sum = {};       // over this rank's samples
   at::Tensor gradient_norm = {};  // of the whole model, the same on all ranks of the step group
   at::Tensor measures = {};       // sums of the objective's measures over this rank's samples; undefined: none
+  // Where they were asked for: the unweighted sum of the losses of each of this rank's samples, and their number. Undefined on ranks that
+  // compute no losses.
+  at::Tensor sample_losses = {}, sample_counts = {};
   bool skipped = false;           // nothing was updated
 };
 

@@ -34,7 +34,8 @@ struct StepNeeds {
   // Whatever it changes of what snapshots hold, it tells TrainedParameters::barrier first (mesh/write_barrier.h); optimizers do so by
   // themselves. False: the trainer waits for a lazy snapshot's copies before the step begins.
   bool announces_writes = false;
-  bool step_plans = false;  // runs the passes of a step plan (StepInput::plan)
+  bool step_plans = false;     // runs the passes of a step plan (StepInput::plan)
+  bool sample_losses = false;  // gives the losses of single samples (StepOutput::sample_losses)
   std::vector<Limit> limits = {};
   // Which shares of the samples a rank computes, of so many along dp. Null: its own alone.
   std::vector<int> (*shares)(const Settings& settings, int rank, int ranks) = nullptr;

@@ -1,6 +1,8 @@
 #include "mesh/gradients.h"
 
+#include "kernels/aten.h"
 #include "kernels/fp8.h"
+#include "kernels/low_precision.h"
 
 namespace cairn::mesh {
 
@@ -8,6 +10,10 @@ namespace cairn::mesh {
 void Gradients::outer_fp8(ParamId id, const kernels::Fp8Matrix& in, const kernels::Fp8Matrix& dout) {
   const int64_t rows = in.columns.size(1);
   outer(id, kernels::from_fp8(in, rows, at::kBFloat16), kernels::from_fp8(dout, rows, at::kBFloat16));
+}
+
+void Gradients::add_sum(ParamId id, const at::Tensor& rows) {
+  add(id, kernels::is_half_precision(rows) ? rows.sum({0}, /*keepdim=*/false, at::kFloat) : rows.sum(0));
 }
 
 }  // namespace cairn::mesh

@@ -31,6 +31,8 @@ class Gradients {
   virtual void outer_fp8(ParamId id, const kernels::Fp8Matrix& in, const kernels::Fp8Matrix& dout);
   // A gradient of the parameter's shape.
   virtual void add(ParamId id, const at::Tensor& gradient) = 0;
+  // A gradient that is the sum of its rows, one for each row of the pass: of a bias. By default it sums in fp32 and calls add.
+  virtual void add_sum(ParamId id, const at::Tensor& rows /*[rows, out]*/);
   // The gradient of an embedding lookup: row rows[i] of the table receives values[i].
   virtual void add_rows(ParamId id, const at::Tensor& rows /*[n] int64*/, const at::Tensor& values /*[n, embed]*/) = 0;
   // Whether contributions are summed in fp32 or more. If not, each one is rounded; a contribution in parts should be summed beforehand.

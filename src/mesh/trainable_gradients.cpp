@@ -32,6 +32,10 @@ class TrainableGradients final : public Gradients {
     if (id.count == 1 || all_of(id)) return pass_on(id, [&](ParamId to) { into_.add(to, gradient); });
     parts(id, [&](ParamId to, int64_t begin, int64_t rows) { into_.add(to, gradient.narrow(0, begin, rows)); });
   }
+  void add_sum(ParamId id, const at::Tensor& rows) override {
+    if (id.count == 1 || all_of(id)) return pass_on(id, [&](ParamId to) { into_.add_sum(to, rows); });
+    parts(id, [&](ParamId to, int64_t begin, int64_t outputs) { into_.add_sum(to, rows.narrow(1, begin, outputs)); });
+  }
   void add_rows(ParamId id, const at::Tensor& rows, const at::Tensor& values) override {
     pass_on(id, [&](ParamId to) { into_.add_rows(to, rows, values); });
   }

@@ -20,6 +20,9 @@ namespace {
 
 // Refuses keys that the kind has no use for, and data that it cannot read.
 void check_fit(const ModelOptions& o, const DataShape& inputs, const ModelNeeds& needs) {
+  if (!o.hidden.empty() && !needs.batch_norm)
+    base::fail_input("model.hidden: {} has layers of one width. Set model.layers and model.embed, or use model.kind = \"classifier\".",
+                     o.kind);
   if (o.batch_norm && !needs.batch_norm)
     base::fail_input("model.batch_norm = true: {} has norms of its own. Leave it out, or use model.kind = \"classifier\".", o.kind);
   if (!is_standard(o.residual) && !needs.residual_stream)
@@ -35,8 +38,9 @@ void check_fit(const ModelOptions& o, const DataShape& inputs, const ModelNeeds&
   if (needs.data == ModelNeeds::Data::tokens && inputs.vocab == 0)
     base::fail_input("model.kind = \"{}\": reads tokens, and the data have none. Use text data, or model.kind = \"classifier\".", o.kind);
   if (needs.data == ModelNeeds::Data::features && inputs.classes == 0)
-    base::fail_input("model.kind = \"{}\": needs data with labels. Set data.kind = \"spirals\", or use model.kind = \"llama\" for text.",
-                     o.kind);
+    base::fail_input(
+        "model.kind = \"{}\": needs data with labels. Set data.kind = \"table\" or \"spirals\", or use model.kind = \"llama\" for text.",
+        o.kind);
 }
 
 void check_ladder_layers(const ModelOptions& o) {
@@ -112,8 +116,14 @@ BuiltModel decoder(const ModelOptions& o, const DataShape& inputs) {
 }
 
 BuiltModel classifier(const ModelOptions& o, const DataShape& inputs) {
-  return {make_classifier(
-              {.features = inputs.features, .classes = inputs.classes, .hidden = o.embed, .layers = o.layers, .batch_norm = o.batch_norm}),
+  if (o.batch_norm && !o.hidden.empty())
+    base::fail_input("model.batch_norm = true: layers of model.hidden have none. Leave one of both out.");
+  return {make_classifier({.features = inputs.features,
+                           .classes = inputs.classes,
+                           .hidden = o.embed,
+                           .layers = o.layers,
+                           .widths = o.hidden,
+                           .batch_norm = o.batch_norm}),
           make_classification()};
 }
 

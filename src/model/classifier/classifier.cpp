@@ -7,6 +7,7 @@
 #include "kernels/aten.h"
 #include "model/autograd_block.h"
 #include "model/classifier/batch_norm.h"
+#include "model/classifier/dense_block.h"
 
 namespace cairn::model {
 namespace {
@@ -16,6 +17,10 @@ class Classifier final : public Model {
   explicit Classifier(const ClassifierShape& shape) : shape_(shape) {
     std::string reads = "features";
     int64_t in = shape.features;
+    if (!shape.widths.empty()) {
+      add_dense_layers();
+      return;
+    }
     for (int64_t layer = 0; layer < shape.layers; ++layer) {
       const std::string writes = fmt::format("hidden.{}", layer);
       add_layer(fmt::format("layers.{}", layer), reads, writes, in, shape.hidden, /*activate=*/true);
@@ -27,12 +32,33 @@ class Classifier final : public Model {
 
   Buffers make_buffers(const at::TensorOptions& options) const override {
     Buffers buffers;
-    for (int64_t layer = 0; shape_.batch_norm && layer < shape_.layers; ++layer)
+    for (int64_t layer = 0; shape_.widths.empty() && shape_.batch_norm && layer < shape_.layers; ++layer)
       add_batch_norm_buffers(buffers, fmt::format("layers.{}.norm", layer), shape_.hidden, options);
     return buffers;
   }
 
  private:
+  // Weights begin with a variance of 2 / inputs (He), those of the head with 1 / inputs; biases with 0.
+  void add_dense_layers() {
+    std::string reads = "features";
+    int64_t in = shape_.features;
+    for (size_t layer = 0; layer <= shape_.widths.size(); ++layer) {
+      const bool head = layer == shape_.widths.size();
+      const std::string name = head ? "head" : fmt::format("layers.{}", layer), writes = head ? "logits" : fmt::format("hidden.{}", layer);
+      const int64_t out = head ? shape_.classes : shape_.widths[layer];
+      const mesh::ParamId weight = Model::add({.name = name + ".weight",
+                                               .shape = {out, in},
+                                               .axes = {"mlp", "embed"},
+                                               .deviation = std::sqrt((head ? 1.0 : 2.0) / static_cast<double>(in))});
+      const mesh::ParamId bias = Model::add(
+          {.name = name + ".bias", .shape = {out}, .axes = {"mlp"}, .role = Parameter::Role::bias, .init = Parameter::Init::zeros});
+      Model::add(make_dense_block(
+          {.name = name, .reads = reads, .writes = writes, .in = in, .out = out, .weight = weight, .bias = bias, .activate = !head}));
+      reads = writes;
+      in = out;
+    }
+  }
+
   void add_layer(const std::string& name, const std::string& reads, const std::string& writes, int64_t in, int64_t out, bool activate) {
     const mesh::ParamId weight = Model::add(
         {.name = name + ".weight", .shape = {out, in}, .axes = {"mlp", "embed"}, .deviation = 1 / std::sqrt(static_cast<double>(in))});

@@ -122,7 +122,7 @@ void Linear::weight_gradient(mesh::Gradients& into, const Operand& x, const Oper
 }
 
 void Linear::bias_gradient(mesh::Gradients& into, const at::Tensor& dy) const {
-  if (bias) into.add(*bias, kernels::is_half_precision(dy) ? dy.sum({0}, /*keepdim=*/false, at::kFloat) : dy.sum(0));
+  if (bias) into.add_sum(*bias, dy);
 }
 
 void Linear::product_gradient(mesh::Gradients& into, const Operand& x_operand, const Operand& dy_operand, const Call& call) const {

@@ -44,5 +44,7 @@ std::unique_ptr<Block> make_embedding_block(const DecoderShape& shape, mesh::Par
                                             std::string writes = "hidden.0");
 // head(norm(x)) -> "logits" [batch, length, vocab]; without a norm head(x).
 std::unique_ptr<Block> make_head_block(const DecoderShape& shape, std::string reads, std::optional<Norm> norm, Linear head);
+// Vectors of texts in place of logits: norm(x), or x, summed with the weights of the field "pool" -> "vectors" (decoder.h).
+std::unique_ptr<Block> make_pool_block(const DecoderShape& shape, std::string reads, std::optional<Norm> norm);
 
 }  // namespace cairn::model

@@ -30,14 +30,17 @@ DecoderShape completed(DecoderShape shape) {
 
 class Decoder final : public Model {
  public:
-  Decoder(const DecoderShape& shape, const LoraShape& lora) : shape_(completed(shape)), lora_(lora), family_(family(shape.family)) {
+  enum class Output { logits, vectors };
+
+  Decoder(const DecoderShape& shape, const LoraShape& lora, Output output = Output::logits)
+      : shape_(completed(shape)), lora_(lora), family_(family(shape.family)) {
     const FamilyNames& names = family_.names;
     if (shape_.pattern) shape_.pattern->lists = kernels::make_block_list_cache();
     const mesh::ParamId table = Model::add({.name = names.embedding + ".weight",
                                             .shape = {shape.vocab, shape.embed},
                                             .axes = {"vocab", "embed"},
                                             .role = Parameter::Role::embedding,
-                                            .uses = shape.tied ? 2 : 1});
+                                            .uses = shape.tied && output == Output::logits ? 2 : 1});
     std::optional<mesh::ParamId> positions;
     if (!family_.rotary())
       positions = Model::add({.name = names.positions + ".weight",
@@ -53,6 +56,10 @@ class Decoder final : public Model {
     const Norm norm = add_norm(names.final_norm, family_.norm, shape.embed, "embed");
     const std::string last = fmt::format("hidden.{}", shape.layers);
     if (streams) add_mixer(last, norm);
+    if (output == Output::vectors) {
+      Model::add(make_pool_block(shape, streams ? "mixed" : last, streams ? std::nullopt : std::optional(norm)));
+      return;
+    }
     const mesh::ParamId head = shape.tied ? table
                                           : Model::add({.name = names.head + ".weight",
                                                         .shape = {shape.vocab, shape.embed},
@@ -302,5 +309,9 @@ class Decoder final : public Model {
 }  // namespace
 
 std::unique_ptr<Model> make_decoder(const DecoderShape& shape, const LoraShape& lora) { return std::make_unique<Decoder>(shape, lora); }
+
+std::unique_ptr<Model> make_encoder(const DecoderShape& shape, const LoraShape& lora) {
+  return std::make_unique<Decoder>(shape, lora, Decoder::Output::vectors);
+}
 
 }  // namespace cairn::model

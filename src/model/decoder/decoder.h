@@ -12,4 +12,9 @@ namespace cairn::model {
 // "positions", int64 of the same shape. Writes "logits" [batch, length, vocab]. LoRA adapters are parameters of their own.
 std::unique_ptr<Model> make_decoder(const DecoderShape& shape, const LoraShape& lora = {});
 
+// The same without a head: an encoder of texts. Where a batch has the field "pool", float [batch, vectors, length], it writes "vectors"
+// [batch, vectors, embed] in fp32: for each row of `pool` the sum of the hidden states after the final norm with these weights. Without the
+// field they are the hidden states of all tokens, [batch, length, embed].
+std::unique_ptr<Model> make_encoder(const DecoderShape& shape, const LoraShape& lora = {});
+
 }  // namespace cairn::model

@@ -12,6 +12,7 @@ const std::vector<DataNeeds>& kinds() {
       {.name = "text", .tokens = true, .built_in = "the built-in stories"},
       {.name = "preference", .tokens = true, .pairs = true, .records = "\"chosen\" and \"rejected\""},
       {.name = "rollouts", .tokens = true, .rollouts = true, .records = "\"tokens\", \"prompt\" and \"advantage\""},
+      {.name = "retrieval", .tokens = true, .retrieval = true, .records = "queries, passages and pairs of them"},
       {.name = "spirals", .features = 2, .classes = 3, .built_in = "the built-in spirals"},
       {.name = "table", .table = true, .records = "one row for each sample"},
   };

@@ -20,8 +20,8 @@ struct DataNeeds {
   std::string records = {};           // what the lines of such a file have
 
   int64_t sequences() const { return pairs ? 2 : 1; }             // that a model reads of one sample
-  bool is_text() const { return tokens && !pairs && !rollouts; }  // plain text: perplexity is defined
-  bool length_varies() const { return pairs || rollouts; }        // a batch is as long as its longest sample
+  bool is_text() const { return tokens && !pairs && !rollouts && !retrieval; }  // plain text: perplexity is defined
+  bool length_varies() const { return pairs || rollouts || retrieval; }         // a batch is as long as its longest sample
 };
 
 // The entry called `kind`. Refuses an unknown name and suggests the nearest.

@@ -10,6 +10,7 @@
 #include "model/decoder/decoder.h"
 #include "model/decoder/wiring.h"
 #include "model/families/families.h"
+#include "model/losses/retrieval.h"
 #include "model/model.h"
 #include "model/needs.h"
 #include "model/objective.h"
@@ -74,6 +75,13 @@ LinearAttentionShape linear_attention(const ModelOptions& o) {
   return shape;
 }
 
+// A decoder with its objective; for retrieval without a head, whose weights are not trained.
+BuiltModel with_objective(DecoderShape shape, const DataShape& inputs, const LoraShape& lora = {}) {
+  if (!inputs.retrieval) return {make_decoder(shape, lora), make_next_token()};
+  shape.tied = true;
+  return {make_encoder(shape, lora), make_retrieval({})};
+}
+
 BuiltModel decoder(const ModelOptions& o, const DataShape& inputs) {
   const Family& kind = family(o.kind);
   if (o.heads % o.kv_heads != 0)
@@ -112,7 +120,7 @@ BuiltModel decoder(const ModelOptions& o, const DataShape& inputs) {
   set_pattern(shape, o.attention);
   set_streams(shape, o.parscale);
   if (inputs.end_of_text >= 0) shape.tokens = {.bos = inputs.end_of_text, .eos = {inputs.end_of_text}};
-  return {make_decoder(shape), make_next_token()};
+  return with_objective(shape, inputs);
 }
 
 BuiltModel classifier(const ModelOptions& o, const DataShape& inputs) {
@@ -190,7 +198,7 @@ BuiltModel build_model(const ModelOptions& options, const DataShape& inputs, Dec
   if (options.attention != pattern_options_of(shape))
     shape.pattern.reset(), shape.dense_layers.clear(), set_pattern(shape, options.attention);
   if (options.parscale.streams > 1 || shape.streams.count == 1) set_streams(shape, options.parscale);
-  BuiltModel built{make_decoder(shape, lora), make_next_token()};
+  BuiltModel built = with_objective(shape, inputs, lora);
   for (const std::string& target : lora.rank > 0 ? lora.targets : std::vector<std::string>{}) {
     LoraShape alone = lora;
     alone.targets = {target};

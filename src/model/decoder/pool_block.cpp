@@ -3,8 +3,8 @@
 //   h = norm(x)                      [tokens, embed], gathered over tp
 //   v_k = sum over t of pool_kt h_t  [vectors, embed] for each sequence, in fp32
 //
-// The weights come with the batch, so one row may hold several texts, and last-token, mean and first-token pooling are the same block. Every
-// rank along tp computes the same vectors and is given the same gradient of them; each takes that of its own tokens.
+// The weights come with the batch, so one row may hold several texts, and last-token, mean and first-token pooling are the same block.
+// Every rank along tp computes the same vectors and is given the same gradient of them; each takes that of its own tokens.
 
 #include <utility>
 

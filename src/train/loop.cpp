@@ -13,6 +13,7 @@
 #include "train/evaluate.h"
 #include "train/islands/track_merge.h"
 #include "train/report/run_recorder.h"
+#include "train/sample_feedback.h"
 #include "train/state/finite.h"
 #include "train/state/memory_snapshot.h"
 #include "train/state/rewind.h"
@@ -34,8 +35,9 @@ sync::StepMetrics metrics_of(Job& job, const sync::StepMetrics& more, SnapshotWr
   return metrics;
 }
 
-sync::StepMetrics with_plan(sync::StepMetrics metrics, const TakenStep& taken) {
+sync::StepMetrics with_decisions(sync::StepMetrics metrics, const TakenStep& taken) {
   metrics.insert(metrics.end(), taken.plan_metrics.begin(), taken.plan_metrics.end());
+  metrics.insert(metrics.end(), taken.sampler_metrics.begin(), taken.sampler_metrics.end());
   return metrics;
 }
 
@@ -90,6 +92,7 @@ std::unique_ptr<Job> build_unless_stopped(comm::World& world, base::Recipe recip
 // What is saved comes from good steps: the numbers of all steps so far are judged first (a GPU's arrive later), and then the parameters.
 void check_before_save(Job& job, RunRecorder& recorder) {
   recorder.settle();
+  flush_sample_losses(job);
   job.bad_steps->parameters_must_be_finite(job.progress.steps_done, first_not_finite(job.engine.trained.values));
 }
 
@@ -120,7 +123,8 @@ bool is_stop_before_first_step(const Error& error, const base::Stop& stop) {
   return stop.requested() && error.sentence().starts_with("stopped");
 }
 
-Result run(comm::World& world, base::Recipe recipe, const Start& start, const data::Subset& subset, const base::Stop& stop) {
+Result run(comm::World& world, base::Recipe recipe, const Start& start, const data::Subset& subset, const base::Stop& stop,
+           const std::function<void(Job&)>& at_end) {
   const std::unique_ptr<Job> job = build_unless_stopped(world, std::move(recipe), start, subset, stop);  // model, data, optimizer, sync
   const std::unique_ptr<snapshot::RunLock> island_lock = hold_island_directory(*job, start);
   SnapshotWriter snapshots(*job, world.log(), world.wall(), base::real_disk());
@@ -128,7 +132,6 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
   const Settings& s = job->config.settings;
   RunProgress& progress = job->progress;
   sync::Sync& sync = *job->engine.sync;
-  const int64_t last = s.train.steps;
   const bool separately = parallel::islands_step_separately(job->config.plan);
   const bool rewinds = s.train.on_bad_step == OnBadStep::rollback;
   comm::FlightRecorder* const flight = job->instruments.flight;
@@ -136,10 +139,11 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
   if (rewinds) rewind.keep(*job);
 
   bool stopped = false, stop_requested = false;
-  while (progress.steps_done < last && !stopped) {
+  while (progress.steps_done < last_step(*job) && !stopped) {
     snapshots.notice_failure();
     const int64_t step = progress.steps_done + 1;
     const auto traced = job->instruments.trace->span("step", "step");
+    int64_t last = last_step(*job);
     const bool must_record = due(step, s.eval.every, last) || due(step, s.snapshot.every, last);
     if (!sync.should_step(step) && !must_record) {  // this island is slower than others
       skip_step(*job);
@@ -153,8 +157,9 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
     if (taken.output.skipped && roll_back(world, *job, rewind, recorder, step)) continue;
     progress.steps_done = step;
     progress.tokens_done += taken.tokens;
+    last = last_step(*job);  // the sampler may have decided another epoch
 
-    const sync::StepMetrics merge = with_plan(track_merge(world, *job, recorder), taken);
+    const sync::StepMetrics merge = with_decisions(track_merge(world, *job, recorder), taken);
     if (step == last) sync.finish();
     if (const auto position = sync.take_new_position()) {
       move_to(world, *job, recorder, *position);
@@ -174,7 +179,10 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
     if (save_now) check_before_save(*job, recorder);
     if (save_now && rewinds) rewind.keep(*job);
     if (save_now) snapshots.save(/*last=*/stopped || done == last);  // before the evaluation, which may be long or fail
-    if (start.keeper && !stopped && done < last && due(done, s.memory_snapshot.every, last)) start.keeper->save(*job, world);
+    if (start.keeper && !stopped && done < last && due(done, s.memory_snapshot.every, last)) {
+      flush_sample_losses(*job);
+      start.keeper->save(*job, world);
+    }
     if (evaluates) {
       recorder.settle();
       recorder.held_out(evaluate_held_out(*job, [&](double share) { recorder.evaluating(share); }));
@@ -187,6 +195,7 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
   snapshots.rethrow_failure();
   for (const std::string& why : {sync.interruption(), sync.apart()})
     if (!why.empty()) throw Error(Error::Kind::lost_peer, why);
+  if (at_end && !stopped) at_end(*job);
   if (!stopped) sync.leave();
   if (flight) flight->set_activity(comm::Activity::ended);
   return recorder.result();

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/stop.h"
 #include "base/text.h"
+#include "data/clips/clip_dataset.h"
 #include "data/corpus/data_cache.h"
 #include "data/corpus/record.h"
 #include "data/corpus/source_tokens.h"
@@ -175,6 +176,7 @@ int64_t vocab_bound(const DataOptions& data) {
 
 void check_data(const DataOptions& data) {
   if (data.needs().table) read_table(data);
+  if (data.needs().clips) check_clips(data);
   if (!data.needs().tokens) return;
   if (data.needs().rollouts) return check_rollouts(data);
   const std::unique_ptr<Tokenizer> tokenizer = named_tokenizer(data);

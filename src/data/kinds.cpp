@@ -14,6 +14,7 @@ const std::vector<DataNeeds>& kinds() {
       {.name = "rollouts", .tokens = true, .rollouts = true, .records = "\"tokens\", \"prompt\" and \"advantage\""},
       {.name = "retrieval", .tokens = true, .retrieval = true, .records = "queries, passages and pairs of them"},
       {.name = "spirals", .features = 2, .classes = 3, .built_in = "the built-in spirals"},
+      {.name = "clips", .clips = true, .built_in = "the generated clips"},
       {.name = "table", .table = true, .records = "one row for each sample"},
   };
   return list;

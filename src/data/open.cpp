@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "data/clips/clip_dataset.h"
 #include "data/corpus/source_tokens.h"
 #include "data/samples/rollout_dataset.h"
 #include "data/samples/spirals.h"
@@ -46,6 +47,14 @@ OpenedData open_rows(const DataOptions& data, const CorpusOptions& options, base
 
 OpenedData open_data(const DataOptions& data, const CorpusOptions& options, base::Log& log) {
   if (data.needs().table) return open_rows(data, options, log);
+  if (data.needs().clips) {
+    OpenedClips opened = open_clips(data, options.held_out_fraction);
+    return {.samples = std::move(opened.samples),
+            .classes = data.clips.classes,
+            .shape = {.frames = data.clips.frames, .size = data.clips.size},
+            .origin = data.path.empty() ? data.needs().built_in : data.path,
+            .digest = opened.digest};
+  }
   if (const DataNeeds& needs = data.needs(); !needs.tokens)
     return {.samples = make_spirals({.classes = needs.classes, .held_out_fraction = options.held_out_fraction}),
             .features = needs.features,

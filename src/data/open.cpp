@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "data/clips/clip_dataset.h"
 #include "data/corpus/source_tokens.h"
+#include "data/retrieval/dataset.h"
 #include "data/samples/rollout_dataset.h"
 #include "data/samples/spirals.h"
 #include "data/table/table_dataset.h"
@@ -61,6 +62,7 @@ OpenedData open_data(const DataOptions& data, const CorpusOptions& options, base
             .classes = needs.classes,
             .origin = needs.built_in};
   if (data.needs().rollouts) return open_rollouts(data, options, log);
+  if (data.needs().retrieval) return open_retrieval(data, options);
   Corpus corpus = open_corpus(data, options, log);
   uint64_t all = 0;
   for (const auto& row : corpus.token_streams) all = combine({all, digest(*row)});

@@ -14,9 +14,13 @@
 #include "data/corpus/data_cache.h"
 #include "data/corpus/record.h"
 #include "data/corpus/source_tokens.h"
+#include "data/retrieval/dataset.h"
 #include "data/samples/preference_dataset.h"
 #include "data/samples/rollout_dataset.h"
+#include "data/samples/subset_samples.h"
 #include "data/samples/token_dataset.h"
+#include "data/selection/pool.h"
+#include "data/selection/subset_file.h"
 #include "data/table/table.h"
 #include "data/tokenizer/added_tokens.h"
 #include "data/tokenizer/bpe_tokenizer.h"
@@ -132,11 +136,81 @@ void look_at(const std::vector<Source>& sources, const DataOptions& data, const 
   for (const Source& source : sources) check_beginnings(source.files, how.document_options, chunks);
 }
 
-// Samples of text: each source is windowed or packed separately.
-void make_token_dataset(const DataOptions& data, const SampleOptions& options, Corpus& corpus) {
+// What data.subset can do nothing with, before anything is read.
+void check_subset_keys(const DataOptions& data) {
+  if (data.subset.empty()) return;
+  if (!data.needs().is_text() || data.needs().retrieval)
+    base::fail_input("data.subset = {}: names documents of text, and data.kind = {} has none. Leave it out.", data.subset, data.kind);
+  const DocumentSubset subset = read_subset(data.subset);
+  if (subset.ids.empty()) base::fail_input("data.subset = {}: it has no documents. Select some.", data.subset);
+  if (!subset.weights.empty() && data.packing != Packing::none && data.packing != Packing::sequences)
+    base::fail_input(
+        "data.packing = {}: data.subset = {} gives documents weights, and samples of this packing have parts of several documents. Set "
+        "data.packing to none.",
+        base::enum_name<Packing>(kPackingNames, data.packing), data.subset);
+}
+
+// The documents of each source that data.subset chose.
+std::vector<ChosenDocuments> chosen_documents(const DataOptions& data, const Corpus& corpus) {
+  const DocumentSubset subset = read_subset(data.subset);
+  int64_t documents = 0;
+  for (const auto& stream : corpus.token_streams) documents += stream->documents();
+  check_source(subset, "data.subset", data.subset, corpus.pool_digest, documents);
+  std::vector<ChosenDocuments> chosen;
+  int64_t first = 0;
+  size_t at = 0;
+  for (const auto& stream : corpus.token_streams) {
+    ChosenDocuments& here = chosen.emplace_back();
+    for (; at < subset.ids.size() && subset.ids[at] < first + stream->documents(); ++at) {
+      here.documents.push_back(subset.ids[at] - first);
+      if (!subset.weights.empty()) here.weights.push_back(subset.weights[at]);
+    }
+    first += stream->documents();
+  }
+  return chosen;
+}
+
+// The samples of each source, of the chosen documents alone. Their tokens go into the cache, as those of a file of their own would.
+std::vector<std::unique_ptr<TokenSamples>> subset_parts(const DataOptions& data, const SampleOptions& options, const Corpus& corpus,
+                                                        const DataCache& cache, uint64_t tokens_key, base::Log& log) {
+  std::vector<ChosenDocuments> chosen = chosen_documents(data, corpus);
   std::vector<std::unique_ptr<TokenSamples>> parts;
-  for (size_t i = 0; i < corpus.token_streams.size(); ++i)
-    parts.push_back(make_samples(data.packing, corpus.token_streams[i], options, corpus.origins[i]));
+  int64_t left_out = 0;
+  bool trains = false;
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    if (chosen[i].documents.empty() && !data.weights.empty())
+      base::fail_input("data.weights: data.subset = {} has no document of {}. Leave that source out.", data.subset, corpus.origins[i]);
+    const CopyDocuments copy = [&](const TokenStream& of, const std::vector<int64_t>& documents) {
+      const uint64_t key = combine({tokens_key, i, base::checksum(std::as_bytes(std::span(documents)))});
+      const DataCache::Found found = cache.tokens(key, corpus.tokenizer->vocab_size(), [&](TokenWriter& writer) {
+        append_documents(of, documents, writer);
+        return TokenFacts{.tokenizer = hash(*corpus.tokenizer)};
+      });
+      return std::make_shared<const TokenStream>(std::vector<TokenShard>{found.tokens});
+    };
+    parts.push_back(
+        make_subset_samples(data.packing, corpus.token_streams[i], std::move(chosen[i]), options, corpus.origins[i], copy, left_out));
+    trains = trains || parts.back()->count() > parts.back()->held_out();
+  }
+  if (!trains)
+    base::fail_input("data.subset = {}: all of its documents are held out. Select others, or set eval.fraction to 0.", data.subset);
+  if (left_out > 0)
+    log.warn("data.subset: {} held out (eval.fraction) and {} not trained on", base::plural(left_out, "document"),
+             left_out == 1 ? "is" : "are");
+  return parts;
+}
+
+// Samples of text: each source is windowed or packed separately.
+void make_token_dataset(const DataOptions& data, const SampleOptions& options, const DataCache& cache, Corpus& corpus, base::Log& log) {
+  std::vector<std::unique_ptr<TokenSamples>> parts;
+  if (!data.subset.empty()) {
+    uint64_t key = combine({corpus.pool_digest, hash(*corpus.tokenizer), static_cast<uint64_t>(corpus.tokenizer->vocab_size())});
+    for (const auto& stream : corpus.token_streams) key = combine({key, digest(*stream)});
+    parts = subset_parts(data, options, corpus, cache, key, log);
+  } else {
+    for (size_t i = 0; i < corpus.token_streams.size(); ++i)
+      parts.push_back(make_samples(data.packing, corpus.token_streams[i], options, corpus.origins[i]));
+  }
   auto samples = std::make_unique<TokenDataset>(std::move(parts), options.length);
   for (size_t i = 0; i < data.weights.size(); ++i)
     corpus.streams.push_back({samples->training_of(static_cast<int64_t>(i)), data.weights[i]});
@@ -175,10 +249,12 @@ int64_t vocab_bound(const DataOptions& data) {
 }
 
 void check_data(const DataOptions& data) {
+  check_subset_keys(data);
   if (data.needs().table) read_table(data);
   if (data.needs().clips) check_clips(data);
   if (!data.needs().tokens) return;
   if (data.needs().rollouts) return check_rollouts(data);
+  if (data.needs().retrieval) return check_retrieval(data);
   const std::unique_ptr<Tokenizer> tokenizer = named_tokenizer(data);
   const ChatFormat chat = choose_chat_format(data, tokenizer.get());
   if (!data.path.empty() || !data.sources.empty())
@@ -204,6 +280,7 @@ Corpus open_token_streams(const DataOptions& data, const CorpusOptions& options,
     log.info("conversations become text by the template {}", chat.name);
     corpus.chat = std::move(chat);
   }
+  if (options.hash_pool || !data.subset.empty()) corpus.pool_digest = pool_digest(sources, data, cache);
   corpus.from_cache = true;
   int64_t bytes = 0;
   for (const Source& source : sources) bytes += source.bytes();
@@ -226,13 +303,14 @@ Corpus open_token_streams(const DataOptions& data, const CorpusOptions& options,
 }
 
 Corpus open_corpus(const DataOptions& data, const CorpusOptions& options, base::Log& log) {
+  check_subset_keys(data);
   Corpus corpus = open_token_streams(data, options, log);
   const SampleOptions samples{
       .length = data.length, .held_out_fraction = options.held_out_fraction, .padding = corpus.tokenizer->end_of_text()};
   if (data.needs().pairs)
     make_preference_dataset(data, samples, corpus, log);
   else
-    make_token_dataset(data, samples, corpus);
+    make_token_dataset(data, samples, DataCache(options.cache_folder, log, options.stop), corpus, log);
   return corpus;
 }
 

@@ -29,6 +29,7 @@ struct CorpusOptions {
   int threads = 1;
   std::function<void(int64_t bytes, int64_t of)> progress = {};  // of tokenizing; may be empty
   std::optional<Renderer> renderer = {};                         // of conversations; overrides data.template
+  bool hash_pool = false;                                        // sets Corpus::pool_digest; data.subset always does
   const base::Stop* stop = nullptr;                              // ends the work with Error::Kind::cancelled; may be null
 };
 
@@ -43,6 +44,7 @@ struct Corpus {
   int64_t text_bytes = 0;
   bool from_cache = false;              // no text had to be tokenized
   std::optional<ChatFormat> chat = {};  // how conversations became text, where the files hold conversations
+  uint64_t pool_digest = 0;             // of the documents (selection/pool.h), where it was asked for
 };
 
 // Reads or generates the text, reads or trains the tokenizer, tokenizes. The result is the same on every rank and with or without cache.

@@ -9,6 +9,7 @@
 #include "data/retrieval/dataset.h"
 #include "data/samples/rollout_dataset.h"
 #include "data/samples/spirals.h"
+#include "data/selection/subset_file.h"
 #include "data/table/table_dataset.h"
 
 namespace cairn::data {
@@ -66,6 +67,7 @@ OpenedData open_data(const DataOptions& data, const CorpusOptions& options, base
   Corpus corpus = open_corpus(data, options, log);
   uint64_t all = 0;
   for (const auto& row : corpus.token_streams) all = combine({all, digest(*row)});
+  if (!data.subset.empty()) all = combine({all, read_subset(data.subset).hash()});
   return {.samples = std::move(corpus.samples),
           .tokenizer = std::move(corpus.tokenizer),
           .streams = std::move(corpus.streams),

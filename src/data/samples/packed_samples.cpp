@@ -22,7 +22,7 @@ struct PackedPiece {
 class Packed final : public TokenSamples {
  public:
   Packed(std::shared_ptr<const TokenStream> stream, const SampleOptions& options, bool pack, const std::string& origin)
-      : stream_(std::move(stream)), options_(options) {
+      : stream_(std::move(stream)), options_(options), packs_(pack) {
     const double fraction = options_.held_out_fraction;
     CAIRN_CHECK(options_.length >= 1 && options_.length <= INT32_MAX && fraction >= 0 && fraction < 1, "length {}, held-out fraction {}",
                 options_.length, fraction);
@@ -41,6 +41,7 @@ class Packed final : public TokenSamples {
   int64_t count() const override { return static_cast<int64_t>(firsts_.size()) - 1; }
   int64_t held_out() const override { return held_out_; }
   bool separates() const override { return true; }
+  int64_t document_of(int64_t sample) const override { return packs_ ? -1 : stream_->document_of(pieces_of(sample)[0].begin); }
 
   int64_t targets_in(int64_t sample) const override {
     int64_t targets = 0;
@@ -103,6 +104,7 @@ class Packed final : public TokenSamples {
 
   std::shared_ptr<const TokenStream> stream_;
   SampleOptions options_;
+  bool packs_;
   std::vector<PackedPiece> pieces_;  // sample by sample
   std::vector<int64_t> firsts_;      // of each sample among the pieces, and the end
   int64_t held_out_ = 0;

@@ -33,6 +33,11 @@ class Sequences final : public TokenSamples {
   int64_t held_out() const override { return held_out_; }
   bool separates() const override { return true; }
 
+  int64_t document_of(int64_t sample) const override {
+    CAIRN_CHECK(sample >= 0 && sample < count(), "sample {} of {}", sample, count());
+    return documents_[static_cast<size_t>(sample)];
+  }
+
   int64_t length_of(int64_t sample) const override {
     const int64_t document = document_of(sample);
     return stream_->document_begin(document + 1) - 1 - stream_->document_begin(document);
@@ -52,11 +57,6 @@ class Sequences final : public TokenSamples {
   }
 
  private:
-  int64_t document_of(int64_t sample) const {
-    CAIRN_CHECK(sample >= 0 && sample < count(), "sample {} of {}", sample, count());
-    return documents_[static_cast<size_t>(sample)];
-  }
-
   std::shared_ptr<const TokenStream> stream_;
   std::vector<int64_t> documents_;  // of each sample
   int64_t held_out_ = 0;

@@ -13,6 +13,7 @@ TokenDataset::TokenDataset(std::vector<std::unique_ptr<TokenSamples>> sources, i
   CAIRN_CHECK(!sources_.empty(), "a token set without sources");
   separates_ = sources_[0]->separates();
   ragged_ = sources_[0]->count() > 0 && sources_[0]->length_of(0) > 0;
+  weighted_ = std::ranges::any_of(sources_, [](const auto& source) { return source->weighted(); });
   for (const auto& source : sources_) training_firsts_.push_back(training_firsts_.back() + source->count() - source->held_out());
   held_firsts_.push_back(training_firsts_.back());
   for (const auto& source : sources_) held_firsts_.push_back(held_firsts_.back() + source->held_out());
@@ -67,6 +68,13 @@ void TokenDataset::fill(std::span<const int64_t> ids, mesh::Batch& batch) const 
   batch.ids = at::empty({samples}, at::kLong);
   std::copy(ids.begin(), ids.end(), batch.ids.data_ptr<int64_t>());
   batch.weights = at::Tensor();
+  if (weighted_ && std::ranges::any_of(ids, [this](int64_t id) { return id < training_firsts_.back(); })) {
+    batch.weights = at::empty({samples}, at::kFloat);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const Place at = place(ids[i]);
+      batch.weights.mutable_data_ptr<float>()[i] = at.samples->weight_of(at.sample);
+    }
+  }
   if (ragged_) return fill_ragged(ids, batch);
   const auto add = [&](const char* name) {
     at::Tensor tensor = at::empty({samples, length_}, at::kLong);

@@ -26,6 +26,8 @@ class TokenDataset final : public Dataset {
   // The training samples of one source.
   SampleRange training_of(int64_t source) const;
 
+  // Whether samples have weights; fill() then sets those of training samples, and 1 for the others.
+  bool weighted() const { return weighted_; }
   int64_t tokens_in(int64_t sample) const override;
   int64_t length_of(int64_t sample) const override;
   void fill(std::span<const int64_t> ids, mesh::Batch& batch) const override;
@@ -41,6 +43,7 @@ class TokenDataset final : public Dataset {
   std::vector<std::unique_ptr<TokenSamples>> sources_;
   int64_t length_;
   bool separates_ = false;
+  bool weighted_ = false;
   bool ragged_ = false;  // samples have lengths of their own
   std::vector<int64_t> training_firsts_;  // ids of each source, and the end
   std::vector<int64_t> held_firsts_;

@@ -35,6 +35,11 @@ class TokenSamples {
   virtual int64_t length_of(int64_t /*sample*/) const { return 0; }
   virtual int64_t targets_in(int64_t sample) const = 0;
   virtual void fill(int64_t sample, const SampleBuffers& into) const = 0;
+  // The document of the stream that a sample is a part of; -1: samples have several.
+  virtual int64_t document_of(int64_t /*sample*/) const { return -1; }
+  // Weights of the samples, where data.subset gives some.
+  virtual bool weighted() const { return false; }
+  virtual float weight_of(int64_t /*sample*/) const { return 1; }
 };
 
 // Windows of equal length: the inputs of sample i are tokens [i*length, (i+1)*length), the target of each is the next token. The last

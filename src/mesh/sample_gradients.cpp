@@ -97,8 +97,10 @@ SampleGradients::SampleGradients(std::vector<SampledParameter> parameters, Sampl
     CAIRN_CHECK(!one.chosen || one.shape.size() == 1 || one.shape.size() == 2, "{} has {} dims", one.name, one.shape.size());
 }
 
-void SampleGradients::begin(int64_t samples, at::Device device) {
+void SampleGradients::begin(int64_t samples, at::Device device, at::Tensor row_weights) {
   samples_ = samples;
+  inputs_ = at::Tensor();
+  row_weights_ = std::move(row_weights);
   projected_ = at::zeros({samples, projection_.dim}, at::TensorOptions(at::kFloat).device(device));
   squares_ = at::zeros({samples}, projected_.options());
 }
@@ -108,9 +110,20 @@ void SampleGradients::outer(ParamId id, const at::Tensor& in, const at::Tensor& 
   for (int32_t i = id.first; i < id.first + id.count; ++i) {  // neighbours are one taller matrix
     const SampledParameter& parameter = parameters_.at(static_cast<size_t>(i));
     const int64_t rows = id.count == 1 ? dout.size(1) : rows_of(parameter);
+    if (parameter.hidden_inputs) take_inputs(in);
     if (parameter.chosen) add_outer(parameter, in, dout.narrow(1, begin, rows));
     begin += rows;
   }
+}
+
+void SampleGradients::take_inputs(const at::Tensor& in) {
+  const at::Tensor x = kernels::widened(in).reshape({samples_, -1, in.size(1)});
+  if (!row_weights_.defined()) {
+    inputs_ = x.mean(1);
+    return;
+  }
+  const at::Tensor weights = row_weights_.to(at::kFloat).reshape({samples_, -1, 1});
+  inputs_ = (x * weights).sum(1) / weights.sum(1).clamp_min(1e-12);
 }
 
 void SampleGradients::add_outer(const SampledParameter& parameter, const at::Tensor& in, const at::Tensor& dout) {

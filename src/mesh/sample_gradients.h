@@ -20,12 +20,13 @@ inline constexpr int64_t kProjectionBlock = 128;
 
 // One parameter and what this rank has of it.
 struct SampledParameter {
-  bool chosen = false;         // false: its gradient is dropped
-  std::string name;            // keys the projection
-  std::vector<int64_t> shape;  // of the whole
-  LocalShard part;             // what this rank has of it
-  bool summed = false;         // several ranks contribute a term each (SampleGradients::sum_terms)
-  bool counts = true;          // of those ranks, the one that projects the sum
+  bool chosen = false;              // false: its gradient is dropped
+  std::string name = {};            // keys the projection
+  std::vector<int64_t> shape = {};  // of the whole
+  LocalShard part = {};             // what this rank has of it
+  bool summed = false;              // several ranks contribute a term each (SampleGradients::sum_terms)
+  bool hidden_inputs = false;       // the inputs of this layer are hidden states of the model (see inputs())
+  bool counts = true;               // of those ranks, the one that projects the sum
 };
 
 // A sink that keeps the samples of a pass apart. It projects the gradient of each sample blockwise,
@@ -43,10 +44,14 @@ class SampleGradients final : public Gradients {
   SampleGradients(std::vector<SampledParameter> parameters, SampleProjection projection,
                   std::function<void(const at::Tensor&)> sum_terms = {});
 
-  // Starts a pass over so many samples, on this device. Drops the results of the pass before.
-  void begin(int64_t samples, at::Device device);
+  // Starts a pass over so many samples, on this device. Drops the results of the pass before. `row_weights` [rows]: what the rows of a
+  // sample count in inputs(); undefined: all alike.
+  void begin(int64_t samples, at::Device device, at::Tensor row_weights = {});
   const at::Tensor& projected() const { return projected_; }  // [samples, dim] fp32
   const at::Tensor& squares() const { return squares_; }      // [samples] fp32: squared norms
+  // [samples, in] fp32: the mean input, over the rows of each sample, of the parameter with `hidden_inputs`. Undefined: there was
+  // none.
+  const at::Tensor& inputs() const { return inputs_; }
 
   void outer(ParamId id, const at::Tensor& in, const at::Tensor& dout) override;
   void add(ParamId id, const at::Tensor& gradient) override;
@@ -55,6 +60,7 @@ class SampleGradients final : public Gradients {
   void expect_more(ParamId, int64_t) override {}
 
  private:
+  void take_inputs(const at::Tensor& in);
   void add_outer(const SampledParameter& parameter, const at::Tensor& in, const at::Tensor& dout);
   // Adds the part [samples, rows, columns] of a gradient whose first row is `first` of this rank's part.
   void add_part(const SampledParameter& parameter, at::Tensor part, int64_t first);
@@ -64,7 +70,7 @@ class SampleGradients final : public Gradients {
   SampleProjection projection_;
   std::function<void(const at::Tensor&)> sum_terms_;
   int64_t samples_ = 0;
-  at::Tensor projected_, squares_;
+  at::Tensor projected_, squares_, inputs_, row_weights_;
 };
 
 // The rows of R for these entries (indices into the whole, flattened parameter): [entries, dim] fp32 on the device of `entries`. The same

@@ -28,7 +28,7 @@ mesh::Batch stream_batch(uint64_t seed, int64_t samples, int64_t length, int64_t
   return batch;
 }
 
-StreamTrial::StreamTrial(const model::DecoderShape& shape, at::ScalarType dtype, uint64_t seed, const model::LoraShape& lora)
+StreamTrial::StreamTrial(const model::DecoderShape& shape, at::ScalarType dtype, uint64_t seed, const model::AdapterShape& lora)
     : model_(model::make_decoder(shape, lora)),
       flat_(at::empty({model_->elements()}, dtype)),
       gradients_(at::zeros_like(flat_)),

@@ -7,7 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "mesh/batch.h"
-#include "model/decoder/lora.h"
+#include "model/decoder/adapter_shape.h"
 #include "model/decoder/shape.h"
 #include "model/model.h"
 #include "model/objective.h"
@@ -31,7 +31,7 @@ inline StreamWay streamed(int64_t slice, int64_t head_slice) { return {.slice = 
 // A model with random weights, and the memory of its gradients.
 class StreamTrial {
  public:
-  StreamTrial(const model::DecoderShape& shape, at::ScalarType dtype, uint64_t seed, const model::LoraShape& lora = {});
+  StreamTrial(const model::DecoderShape& shape, at::ScalarType dtype, uint64_t seed, const model::AdapterShape& lora = {});
 
   struct Outcome {
     double loss = 0, seconds = 0;

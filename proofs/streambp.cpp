@@ -28,7 +28,7 @@ constexpr int64_t kLength = 2048, kVocab = 32000;
 void exactness(const ProofOptions& options, Findings& findings, base::Log& log) {
   constexpr int64_t kSmallVocab = 512;
   const auto compare = [&](const std::string& what, const model::DecoderShape& shape, const mesh::Batch& batch,
-                           const model::Objective& objective, const std::vector<StreamWay>& ways, const model::LoraShape& lora = {}) {
+                           const model::Objective& objective, const std::vector<StreamWay>& ways, const model::AdapterShape& lora = {}) {
     for (const auto& [dtype, bound] : {std::pair{at::kDouble, 1e-10}, {at::kFloat, 1e-5}}) {
       StreamTrial trial(shape, dtype, options.seed, lora);
       const double loss = trial.run(batch, objective, {}).loss;

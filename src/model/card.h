@@ -36,6 +36,7 @@ struct BlockOp {
   bool by_sample = false;  // other: samples do not see each other
   std::vector<int32_t> adapted = {};  // product: the index of the weight that each pair of adapters belongs to
   double adapter_scale = 1;
+  bool pooled = false;  // product: its adapters are put together from parameters of many layers, which are never sharded
 };
 
 // How the tokens of the residual stream lie along tp (decoder/residual_stream.h).

@@ -76,10 +76,10 @@ LinearAttentionShape linear_attention(const ModelOptions& o) {
 }
 
 // A decoder with its objective; for retrieval without a head, whose weights are not trained.
-BuiltModel with_objective(DecoderShape shape, const DataShape& inputs, const LoraShape& lora = {}) {
-  if (!inputs.retrieval) return {make_decoder(shape, lora), make_next_token()};
+BuiltModel with_objective(DecoderShape shape, const DataShape& inputs, const AdapterShape& adapter = {}) {
+  if (!inputs.retrieval) return {make_decoder(shape, adapter), make_next_token()};
   shape.tied = true;
-  return {make_encoder(shape, lora), make_retrieval({})};
+  return {make_encoder(shape, adapter), make_retrieval({})};
 }
 
 BuiltModel decoder(const ModelOptions& o, const DataShape& inputs) {
@@ -135,6 +135,25 @@ BuiltModel classifier(const ModelOptions& o, const DataShape& inputs) {
           make_classification()};
 }
 
+// Refuses a target that is no linear layer of the model.
+void check_targets(const Model& model, const AdapterShape& adapter, const std::string& kind) {
+  for (const std::string& target : adapter.rank > 0 ? adapter.targets : std::vector<std::string>{}) {
+    AdapterShape alone = adapter;
+    alone.targets = {target};
+    const auto fits = [&](const std::unique_ptr<Block>& block) {
+      return std::ranges::any_of(block->card().operations, [&](const BlockOp& operation) {
+        return std::ranges::any_of(operation.adapted, [&](int32_t place) {
+          const std::string& name = model.parameters()[static_cast<size_t>(operation.parameters.front().first + place)].name;
+          return alone.targets_module(name.substr(0, name.rfind('.')));
+        });
+      });
+    };
+    if (std::none_of(model.blocks().begin(), model.blocks().end(), fits))
+      base::fail_input("model.adapter.targets = \"{}\": no linear layer of {} has this name. Use {}.", target, kind,
+                       family(kind).linear_layers);
+  }
+}
+
 struct Entry {
   std::string name;
   BuiltModel (*make)(const ModelOptions&, const DataShape&);
@@ -181,7 +200,7 @@ BuiltModel build_model(const ModelOptions& options, const DataShape& inputs) {
   return entry.make(options, inputs);
 }
 
-BuiltModel build_model(const ModelOptions& options, const DataShape& inputs, DecoderShape shape, const LoraShape& lora) {
+BuiltModel build_model(const ModelOptions& options, const DataShape& inputs, DecoderShape shape, const AdapterShape& adapter) {
   ModelOptions named = options;
   named.kind = shape.family;
   check_fit(named, inputs, needs_of(shape.family));
@@ -198,17 +217,8 @@ BuiltModel build_model(const ModelOptions& options, const DataShape& inputs, Dec
   if (options.attention != pattern_options_of(shape))
     shape.pattern.reset(), shape.dense_layers.clear(), set_pattern(shape, options.attention);
   if (options.parscale.streams > 1 || shape.streams.count == 1) set_streams(shape, options.parscale);
-  BuiltModel built = with_objective(shape, inputs, lora);
-  for (const std::string& target : lora.rank > 0 ? lora.targets : std::vector<std::string>{}) {
-    LoraShape alone = lora;
-    alone.targets = {target};
-    const auto& all = built.model->parameters();
-    if (std::none_of(all.begin(), all.end(), [&](const Parameter& p) {
-          return p.role == Parameter::Role::adapter && alone.targets_module(p.name.substr(0, p.name.find(".lora_")));
-        }))
-      base::fail_input("model.lora.targets = \"{}\": no linear layer of {} has this name. Use {}.", target, shape.family,
-                       family(shape.family).linear_layers);
-  }
+  BuiltModel built = with_objective(shape, inputs, adapter);
+  check_targets(*built.model, adapter, shape.family);
   return built;
 }
 

@@ -19,12 +19,15 @@
 namespace cairn::model {
 namespace {
 
-// Cross entropy of every row of "logits" and its target. The gradient overwrites the logits.
+// Cross entropy of every row of "logits" and its target. The gradient overwrites the logits. Of samples, accuracy is measured too.
 class CrossEntropy final : public Objective {
  public:
   CrossEntropy(std::string field, Separates over) : field_(std::move(field)), over_(over) {}
 
   Separates separates() const override { return over_; }
+  std::vector<std::string> measures() const override {
+    return over_ == Separates::samples ? std::vector<std::string>{"accuracy"} : std::vector<std::string>{};
+  }
   bool reads_chunks() const override { return true; }
 
   Losses evaluate(Values& outputs, const mesh::Batch& batch, Values* gradients, double weight, const mesh::Axes& axes) const override {
@@ -36,6 +39,8 @@ class CrossEntropy final : public Objective {
     at::Tensor loss;
     const int64_t samples = batch.samples();
     const at::Tensor is_target = targets.ne(kernels::kIgnoreTarget);
+    at::Tensor right;  // before the gradient takes the place of the logits
+    if (over_ == Separates::samples) right = made.tensor.argmax(-1).eq(targets).sum().to(at::kDouble).view({1});
     at::Tensor by_sample_weight;  // [samples, 1], undefined: all 1
     if (batch.weights.defined()) by_sample_weight = batch.weights.to(precise).view({samples, 1});
     if (gradients) {
@@ -66,14 +71,14 @@ class CrossEntropy final : public Objective {
     } else {
       loss = row_losses(made, targets, axes).loss;
     }
-    at::Tensor table = loss.view({samples, -1});
-    if (by_sample_weight.defined()) table = table * by_sample_weight;
-    const at::Tensor per_sample = table.sum(1);
+    const at::Tensor per_sample = loss.view({samples, -1}).sum(1);
     const at::Tensor per_sample_count = is_target.view({samples, -1}).sum(1);
-    return {.sum = per_sample.sum(at::kDouble),
+    const at::Tensor weighted = by_sample_weight.defined() ? per_sample * by_sample_weight.view({samples}) : per_sample;
+    return {.sum = weighted.sum(at::kDouble),
             .count = per_sample_count.sum(),
             .per_sample = per_sample,
-            .per_sample_count = per_sample_count};
+            .per_sample_count = per_sample_count,
+            .measures = right};
   }
 
  private:

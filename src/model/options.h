@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "base/schema.h"
+#include "model/decoder/adapter_shape.h"
 #include "model/decoder/attention_pattern.h"
-#include "model/decoder/lora.h"
 #include "model/decoder/shape.h"
 #include "model/decoder/stream_options.h"
 
@@ -66,7 +66,7 @@ struct BuiltModel {
 // Builds a model of kind options.kind. Refuses shapes that cannot work. The registry is in models.cpp.
 BuiltModel build_model(const ModelOptions& options, const DataShape& inputs);
 // Builds the model of a shape that was read from options.from, with adapters. Refuses data that do not fit, and adapters without a layer.
-BuiltModel build_model(const ModelOptions& options, const DataShape& inputs, DecoderShape shape, const LoraShape& lora = {});
+BuiltModel build_model(const ModelOptions& options, const DataShape& inputs, DecoderShape shape, const AdapterShape& adapter = {});
 // Refuses a tokenizer with more ids than the model has. `model` names it in the message. Fewer are usual: vocabularies are padded.
 void check_tokenizer_fits(const std::string& model, int64_t vocab, int64_t tokenizer_ids);
 // `options` with the keys of that shape. The wiring is kept where options.convert is set.

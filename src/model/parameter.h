@@ -22,6 +22,7 @@ struct Parameter {
   int32_t uses = 1;                // contributions to its gradient in one pass
   int64_t head_width = 1;          // indices per head, along an axis of heads
   int64_t queries_per_key = 1;     // query heads per key head, along an axis of heads
+  bool of_many_layers = false;     // read by the blocks of many layers: ZeRO 3 gathers it once a step
   bool fan_in_fan_out = false;     // a linear layer's weight that is stored [in, out] instead of [out, in]
 
   int64_t elements() const {

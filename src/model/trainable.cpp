@@ -5,8 +5,8 @@
 #include <fmt/ranges.h>
 
 #include "base/check.h"
-#include "model/decoder/lora.h"
 #include "model/model.h"
+#include "model/name_pattern.h"
 #include "model/named_parameters.h"
 
 namespace cairn::model {

@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "kernels/aten.h"
 #include "model/families/families.h"
+#include "snapshot/adapter_pools.h"
 
 namespace cairn::snapshot {
 
@@ -19,8 +20,11 @@ namespace {
 
 constexpr int64_t kAdapterConfigBytesMax = 1'000'000;
 constexpr const char* kPrefix = "base_model.model.";
+// Beside what `peft` reads: pools as they are, to continue from.
+constexpr const char* kPoolsConfig = "pools_config.json";
+constexpr const char* kPools = "pools.safetensors";
 
-model::LoraShape parse_lora(const base::Json& json, const std::string& path) {
+model::AdapterShape parse_lora(const base::Json& json, const std::string& path) {
   const auto given = [&](const char* key) { return json.contains(key) && !json[key].is_null(); };
   if (!given("peft_type") || json["peft_type"] != "LORA")
     base::fail_input("{}: peft_type is {}; Cairn reads LORA", path, given("peft_type") ? base::shown(json["peft_type"]) : "missing");
@@ -31,25 +35,25 @@ model::LoraShape parse_lora(const base::Json& json, const std::string& path) {
     if (given(key) && !json[key].empty())
       base::fail_input("{}: {} = {}: Cairn reads adapters of one rank on whole models", path, key, base::shown(json[key]));
   if (given("bias") && json["bias"] != "none") base::fail_input("{}: bias = {}: only \"none\" is read", path, base::shown(json["bias"]));
-  model::LoraShape lora;
+  model::AdapterShape shape;
   if (!given("r") || !json["r"].is_number_integer() || json["r"].get<int64_t>() < 1 || json["r"].get<int64_t>() > 65536)
     base::fail_corrupt(path,
                        fmt::format("r = {}: must be a whole number from 1 to 65536", given("r") ? base::shown(json["r"]) : "nothing"));
-  lora.rank = json["r"].get<int64_t>();
+  shape.rank = json["r"].get<int64_t>();
   if (!given("lora_alpha") || !json["lora_alpha"].is_number()) base::fail_corrupt(path, "lora_alpha is missing or no number");
   if (!(json["lora_alpha"].get<double>() > 0)) base::fail_corrupt(path, "lora_alpha must be above 0");
-  lora.alpha = json["lora_alpha"].get<double>();
-  lora.by_root = given("use_rslora") && json["use_rslora"] == true;
-  lora.targets.clear();
+  shape.alpha = json["lora_alpha"].get<double>();
+  shape.by_root = given("use_rslora") && json["use_rslora"] == true;
+  shape.targets.clear();
   if (given("target_modules") && json["target_modules"].is_array()) {
     for (const base::Json& one : json["target_modules"]) {
       if (!one.is_string()) base::fail_corrupt(path, fmt::format("target_modules holds {}, which is no name", base::shown(one)));
-      lora.targets.push_back(one.get<std::string>());
+      shape.targets.push_back(one.get<std::string>());
     }
   } else if (given("target_modules")) {
     base::fail_input("{}: target_modules = {}: Cairn reads a list of names", path, base::shown(json["target_modules"]));
   }
-  return lora;
+  return shape;
 }
 
 // One matrix of an adapter in fp32, of the right width and finite. `name` as it is in the file.
@@ -64,6 +68,15 @@ at::Tensor checked_matrix(const at::Tensor& tensor, const std::string& name, con
   return matrix;
 }
 
+// A tensor of an adapter: a pool may have any number of rows, which low_rank_tensors checks.
+at::Tensor checked(const at::Tensor& tensor, const std::string& name, const std::string& path, const Adapter& adapter) {
+  if (adapter.shape.kind != model::AdapterKind::mos) return checked_matrix(tensor, name, path, adapter.shape.rank);
+  if (!c10::isFloatingType(tensor.scalar_type()) || tensor.dim() != 2) base::fail_corrupt(path, fmt::format("tensor {} is no pool", name));
+  at::Tensor pool = tensor.to(at::kFloat);
+  check_finite(pool, path, name);
+  return pool;
+}
+
 std::string layer_of(const std::string& name) { return name.substr(0, name.find(".lora_")); }
 
 const at::Tensor* find(const mesh::NamedTensors& tensors, const std::string& name) {
@@ -72,16 +85,28 @@ const at::Tensor* find(const mesh::NamedTensors& tensors, const std::string& nam
   return nullptr;
 }
 
-Adapter read_config(const std::string& folder) {
-  const std::string path = fs::path(folder) / "adapter_config.json";
+Adapter read_config(const std::string& folder, const char* file = "adapter_config.json") {
+  const std::string path = fs::path(folder) / file;
   const base::GuardedJson parsed = base::parse_json_guarded(base::read_file(path, kAdapterConfigBytesMax), 16);
   if (!parsed.trouble.empty()) base::fail_corrupt(path, parsed.trouble);
   if (!parsed.value.is_object()) base::fail_corrupt(path, "not a JSON object");
-  Adapter adapter{.lora = parse_lora(parsed.value, path), .tensors = {}, .dropout = 0, .path = folder};
+  Adapter adapter{.shape = parse_lora(parsed.value, path), .tensors = {}, .path = folder};
   if (const auto found = parsed.value.find("lora_dropout"); found != parsed.value.end() && !found->is_null()) {
     if (!found->is_number()) base::fail_corrupt(path, fmt::format("lora_dropout = {}: must be a number", base::shown(*found)));
-    adapter.dropout = found->get<double>();
+    adapter.shape.dropout = found->get<double>();
+    if (!(adapter.shape.dropout >= 0 && adapter.shape.dropout < 1))
+      base::fail_corrupt(path, fmt::format("lora_dropout = {}: must be from 0 to below 1", base::shown(*found)));
   }
+  if (const auto pools = parsed.value.find("mos"); pools != parsed.value.end()) read_pools_json(*pools, adapter, path);
+  return adapter;
+}
+
+Adapter read_pools(const std::string& folder) {
+  Adapter adapter = read_config(folder, kPoolsConfig);
+  if (adapter.shape.kind != model::AdapterKind::mos) base::fail_corrupt(fs::path(folder) / kPoolsConfig, "it has no entry \"mos\"");
+  const Safetensors file((fs::path(folder) / kPools).string());
+  for (const TensorEntry& entry : file.entries())
+    adapter.tensors.push_back({entry.name, checked(file.view(entry), entry.name, file.path(), adapter)});
   return adapter;
 }
 
@@ -91,39 +116,41 @@ Adapter read_snapshot_adapter(const std::string& training) {
   Adapter adapter = read_config(training);
   const Safetensors file((fs::path(training) / "adapter.safetensors").string());
   for (const TensorEntry& entry : file.entries())
-    adapter.tensors.push_back({entry.name, checked_matrix(file.view(entry), entry.name, file.path(), adapter.lora.rank)});
+    adapter.tensors.push_back({entry.name, checked(file.view(entry), entry.name, file.path(), adapter)});
   return adapter;
 }
 
 Adapter read_adapter(const std::string& folder) {
+  if (base::path_exists(fs::path(folder) / kPoolsConfig)) return read_pools(folder);
   Adapter adapter = read_config(folder);
   const WeightFiles files = WeightFiles::open(folder, "adapter_model.safetensors", "adapter_model.safetensors.index.json");
   for (const std::string& name : files.names()) {
     if (!name.starts_with(kPrefix) || (!name.ends_with(".lora_A.weight") && !name.ends_with(".lora_B.weight")))
       base::fail_input("{}: tensor \"{}\" is none of a LoRA adapter", files.path(), name.substr(0, 100));
     adapter.tensors.push_back(
-        {name.substr(std::string(kPrefix).size()), checked_matrix(files.view(name), name, files.path(), adapter.lora.rank)});
+        {name.substr(std::string(kPrefix).size()), checked_matrix(files.view(name), name, files.path(), adapter.shape.rank)});
   }
   if (adapter.tensors.empty()) base::fail_corrupt(files.path(), "it holds no tensors");
   return adapter;
 }
 
-std::string format_adapter_config(const model::LoraShape& lora, const model::DecoderShape& shape, const std::string& base_model) {
+std::string format_adapter_config(const model::AdapterShape& adapter, const model::DecoderShape& shape, const std::string& base_model) {
   base::OrderedJson json;
   json["base_model_name_or_path"] = base_model;
   json["bias"] = "none";
   json["fan_in_fan_out"] = model::family(shape.family).fan_in_fan_out;
   json["inference_mode"] = true;
   json["init_lora_weights"] = true;
-  json["lora_alpha"] = lora.alpha;
-  json["lora_dropout"] = 0.0;
+  json["lora_alpha"] = adapter.alpha;
+  json["lora_dropout"] = adapter.dropout;
   json["modules_to_save"] = nullptr;
   json["peft_type"] = "LORA";
-  json["r"] = lora.rank;
-  json["target_modules"] = lora.targets;
+  json["r"] = adapter.rank;
+  json["target_modules"] = adapter.targets;
   json["task_type"] = "CAUSAL_LM";
   json["use_dora"] = false;
-  json["use_rslora"] = lora.by_root;
+  json["use_rslora"] = adapter.by_root;
+  if (adapter.kind == model::AdapterKind::mos) json["mos"] = pools_json(adapter, shape.layers);
   return base::pretty(json) + "\n";
 }
 
@@ -134,27 +161,33 @@ void write_adapter(const std::string& folder, const Adapter& adapter, const mode
     base::fail_input("{}: there is something already; choose another directory to write to", folder);
   base::make_folder(folder);
   mesh::NamedTensors named;
-  for (const auto& [name, tensor] : adapter.tensors) named.push_back({kPrefix + name, tensor});
+  for (const auto& [name, tensor] : low_rank_tensors(adapter, shape)) named.push_back({kPrefix + name, tensor});
   write_safetensors((fs::path(folder) / "adapter_model.safetensors").string(), named, disk);
-  base::write_atomically(fs::path(folder) / "adapter_config.json", format_adapter_config(adapter.lora, shape, base_model), disk);
+  model::AdapterShape plain = adapter.shape;
+  plain.kind = model::AdapterKind::lora;
+  base::write_atomically(fs::path(folder) / "adapter_config.json", format_adapter_config(plain, shape, base_model), disk);
+  if (adapter.shape.kind != model::AdapterKind::mos) return;
+  write_safetensors((fs::path(folder) / kPools).string(), adapter.tensors, disk);
+  base::write_atomically(fs::path(folder) / kPoolsConfig, format_adapter_config(adapter.shape, shape, base_model), disk);
 }
 
 void merge_adapter(const mesh::NamedTensors& parameters, const Adapter& adapter, const model::DecoderShape& shape, AdapterMerge merge) {
   const at::NoGradGuard no_grad;
   const bool fan_in_fan_out = model::family(shape.family).fan_in_fan_out;
   const std::string of = adapter.path.empty() ? "the adapter" : adapter.path;
-  for (const auto& [name, a] : adapter.tensors) {
+  const mesh::NamedTensors tensors = low_rank_tensors(adapter, shape);
+  for (const auto& [name, a] : tensors) {
     const std::string layer = layer_of(name);
-    if (!find(adapter.tensors, layer + ".lora_A.weight")) base::fail_input("{}: the layer {} has no lora_A", of, layer);
+    if (!find(tensors, layer + ".lora_A.weight")) base::fail_input("{}: the layer {} has no lora_A", of, layer);
     if (!name.ends_with(".lora_A.weight")) continue;
-    const at::Tensor *weight = find(parameters, layer + ".weight"), *b = find(adapter.tensors, layer + ".lora_B.weight");
+    const at::Tensor *weight = find(parameters, layer + ".weight"), *b = find(tensors, layer + ".lora_B.weight");
     if (!weight) base::fail_input("{}: for a layer {} that the model does not have: it is an adapter of another model", of, layer);
     if (!b) base::fail_input("{}: the layer {} has no lora_B", of, layer);
     const at::Tensor w = fan_in_fan_out ? weight->t() : *weight;
     if (w.dim() != 2 || a.dim() != 2 || b->dim() != 2 || a.size(1) != w.size(1) || b->size(0) != w.size(0) || a.size(0) != b->size(1))
       base::fail_input("{}: the adapter of {} is [{}] and [{}], which does not fit its weight [{}]", of, layer, fmt::join(a.sizes(), ", "),
                        fmt::join(b->sizes(), ", "), fmt::join(w.sizes(), ", "));
-    w.add_(at::matmul(*b, a), merge == AdapterMerge::add ? adapter.lora.scale() : -adapter.lora.scale());
+    w.add_(at::matmul(*b, a), merge == AdapterMerge::add ? adapter.shape.scale() : -adapter.shape.scale());
   }
 }
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "mesh/named_tensor.h"
-#include "model/decoder/lora.h"
+#include "model/decoder/adapter_shape.h"
 #include "model/decoder/shape.h"
 #include "snapshot/weight_files.h"
 
@@ -14,24 +14,25 @@ class Disk;
 
 namespace cairn::snapshot {
 
-// One adapter: its shape and its tensors under the names of the model's parameters (".lora_A.weight" and ".lora_B.weight" behind a
-// layer's).
+// One adapter: its shape and its tensors under the names of the model's parameters: ".lora_A.weight" and ".lora_B.weight" behind a layer's,
+// or pools that layers share (adapter_pools.h).
 struct Adapter {
-  model::LoraShape lora;
+  model::AdapterShape shape;
   mesh::NamedTensors tensors;
-  double dropout = 0;     // that it was trained with
-  std::string path = {};  // where it was read, for messages
+  std::string path = {};            // where it was read, for messages
+  std::string index_checksum = {};  // of pools: that of the indices with which it was trained
 };
 
 // Throws bad_input for anything but plain LoRA (DoRA, biases, other saved modules, ranks that differ from layer to layer), naming the key.
 Adapter read_adapter(const std::string& folder);
 // The adapter in a snapshot's training folder.
 Adapter read_snapshot_adapter(const std::string& training);
+// A directory that `peft` opens. Pools are written as the layers' own matrices, and beside them as they are.
 void write_adapter(const std::string& folder, const Adapter& adapter, const model::DecoderShape& shape, const std::string& base_model,
                    const base::Disk& disk);
 
-// The text of its adapter_config.json.
-std::string format_adapter_config(const model::LoraShape& lora, const model::DecoderShape& shape, const std::string& base_model);
+// The text of its adapter_config.json; of pools with an entry "mos".
+std::string format_adapter_config(const model::AdapterShape& adapter, const model::DecoderShape& shape, const std::string& base_model);
 
 // W += scale B A for each layer that has an adapter, in place; `undo` subtracts it. Throws bad_input where an adapter fits no layer.
 enum class AdapterMerge { add, undo };

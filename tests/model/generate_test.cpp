@@ -31,7 +31,7 @@ struct Small {
   std::unique_ptr<Model> model;
   FlatWeights weights;
   Buffers buffers;
-  explicit Small(const std::string& name = "llama", const LoraShape& lora = {})
+  explicit Small(const std::string& name = "llama", const AdapterShape& lora = {})
       : shape(small_shape(name)),
         model(make_decoder(shape, lora)),
         weights(model->layout(), at::empty({model->elements()})),

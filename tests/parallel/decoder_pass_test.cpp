@@ -38,7 +38,7 @@ struct Case {
   DecoderShape shape;
   int64_t samples, length;
   bool packed = false;
-  LoraShape lora = {};
+  AdapterShape lora = {};
 };
 
 // Biases and adapters, where a wrong sign hides.

@@ -32,7 +32,7 @@ constexpr int64_t kSliceTestLength = 23, kSliceTestVocab = 19;
 struct SliceCase {
   std::string name;
   DecoderShape shape;
-  model::LoraShape lora = {};
+  model::AdapterShape lora = {};
   bool packed = false, left_padded = false;
 };
 

@@ -28,7 +28,7 @@ struct TpCase {
   std::string name;
   model::DecoderShape shape;
   int ranks;
-  model::LoraShape lora = {};
+  model::AdapterShape lora = {};
 };
 
 // Weights away from the linear regime, where wrong derivatives hide.

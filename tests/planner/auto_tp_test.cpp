@@ -12,7 +12,8 @@
 #include "base/error.h"
 #include "mesh/mesh.h"
 #include "model/decoder/decoder.h"
-#include "model/decoder/lora.h"
+#include "model/decoder/adapter_shape.h"
+#include "model/name_pattern.h"
 #include "model/decoder/wiring.h"
 #include "model/families/families.h"
 #include "model/model.h"
@@ -136,7 +137,7 @@ std::vector<std::vector<mesh::Box>> boxes_of(const mesh::Placement::How& how, in
 
 struct OwnCase {
   model::DecoderShape shape;
-  model::LoraShape lora = {};
+  model::AdapterShape lora = {};
 };
 
 std::vector<OwnCase> own_cases() {

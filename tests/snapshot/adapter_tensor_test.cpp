@@ -41,7 +41,7 @@ model::DecoderShape shape_of(const std::string& family) {
 struct Filled {
   std::unique_ptr<model::Model> model;
   at::Tensor flat;
-  explicit Filled(const model::DecoderShape& shape, const model::LoraShape& lora = {}) : model(model::make_decoder(shape, lora)) {
+  explicit Filled(const model::DecoderShape& shape, const model::AdapterShape& lora = {}) : model(model::make_decoder(shape, lora)) {
     flat = at::empty({model->elements()});
     model::initialize_parameters(*model, flat, base::Random(8));
     for (const mesh::NamedTensor& one : views())
@@ -60,8 +60,8 @@ struct Filled {
   }
 };
 
-Adapter adapter_of(const Filled& filled, const model::LoraShape& lora) {
-  Adapter adapter{.lora = lora, .tensors = {}};
+Adapter adapter_of(const Filled& filled, const model::AdapterShape& lora) {
+  Adapter adapter{.shape = lora, .tensors = {}};
   for (const mesh::NamedTensor& one : filled.views())
     if (one.name.find(".lora_") != std::string::npos) adapter.tensors.push_back({one.name, one.tensor.clone()});
   return adapter;
@@ -71,13 +71,13 @@ TEST(Adapter, MergedGivesTheLogitsItGivesBesideTheModelAndCanBeTakenAwayAgain) {
   const ScratchFolder scratch;
   for (const std::string family : {"llama", "gpt2"}) {
     const model::DecoderShape shape = shape_of(family);
-    const model::LoraShape lora{
+    const model::AdapterShape lora{
         .rank = 3, .alpha = 6, .targets = {family == "gpt2" ? "c_attn" : "v_proj", family == "gpt2" ? "c_fc" : "up_proj"}};
     const Filled with(shape, lora), merged(shape);
     EXPECT_GT((with.logits() - merged.logits()).abs().max().item<float>(), 1e-3);
     write_adapter(scratch / family, adapter_of(with, lora), shape, "base", base::real_disk());
     const Adapter read = read_adapter(scratch / family);
-    EXPECT_EQ(read.lora, lora);
+    EXPECT_EQ(read.shape, lora);
     merge_adapter(merged.views(), read, shape);
     EXPECT_LT((with.logits() - merged.logits()).abs().max().item<float>(), 1e-5);
     merge_adapter(merged.views(), read, shape, AdapterMerge::undo);
@@ -121,7 +121,7 @@ TEST(Adapter, OfAnotherModelIsNotMerged) {
   const model::DecoderShape shape = shape_of("llama");
   const Filled base(shape);
   const auto merged = [&](const mesh::NamedTensors& tensors) {
-    return adapter_refusal([&] { merge_adapter(base.views(), {.lora = {.rank = 1}, .tensors = tensors}, shape); });
+    return adapter_refusal([&] { merge_adapter(base.views(), {.shape = {.rank = 1}, .tensors = tensors}, shape); });
   };
   EXPECT_THAT(merged({{"model.layers.7.mlp.up_proj.lora_A.weight", at::zeros({1, 8})}}),
               HasSubstr("model.layers.7.mlp.up_proj that the model does not have"));

@@ -97,7 +97,7 @@ TEST(Dpo, TakesTheStepsOfPlainAutogradOnOneRankAndTwoWithAdaptersOrWithout) {
   const std::string base = make_base_model(scratch / "base"), path = scratch.file("pairs.jsonl", kChoices).string();
   const mesh::Batch pairs = all_pairs(path);
   for (const bool adapters : {false, true}) {
-    const model::LoraShape lora{.rank = adapters ? 2 : 0, .alpha = 16, .targets = {"q_proj", "up_proj"}};
+    const model::AdapterShape lora{.rank = adapters ? 2 : 0, .alpha = 16, .targets = {"q_proj", "up_proj"}};
     const Sets sets = pair_sets(base, path) + (adapters ? kLora : Sets{});
     const std::string name = adapters ? "lora" : "full";
     const double rate = adapters ? 20 : 0.5;  // adapters begin slowly
@@ -159,7 +159,7 @@ TEST(Dpo, GivesTheNumbersOfOneRankInEveryLayout) {
     Sets sets;
   };
   for (const bool adapters : {false, true}) {
-    const model::LoraShape lora{.rank = adapters ? 2 : 0, .alpha = 16, .targets = {"q_proj", "up_proj"}};
+    const model::AdapterShape lora{.rank = adapters ? 2 : 0, .alpha = 16, .targets = {"q_proj", "up_proj"}};
     const Sets sets = pair_sets(base, path) + (adapters ? kLora : Sets{}) +
                       Sets{"train.steps=3", "train.global_batch=3", "eval.fraction=0.4", "eval.every=3",
                            adapters ? "optim.learning_rate=20" : "train.seed=1"};

@@ -35,7 +35,7 @@ struct OneStep {
   at::Tensor change;
 };
 
-OneStep step_from(const std::string& base, const std::filesystem::path& out, const Sets& sets, int ranks, const model::LoraShape& lora) {
+OneStep step_from(const std::string& base, const std::filesystem::path& out, const Sets& sets, int ranks, const model::AdapterShape& lora) {
   const Sets all = Sets{"model.from=" + base, "optim.learning_rate=100"} + sets;
   tune(out / "moved", all, {.ranks = ranks});
   tune(out / "still", all + Sets{"optim.learning_rate=0"}, {.ranks = ranks});
@@ -48,7 +48,7 @@ TEST(Packing, ChangesNeitherLossNorGradientOnOneRankOrTwoWithAdaptersOrWithout) 
   const int64_t alone = samples_in(chats, "none"), packed = samples_in(chats, "documents");
   ASSERT_EQ(alone, 8);  // the long one is cut into three, and the first part has no targets
   ASSERT_LT(packed, 7);
-  const model::LoraShape none, lora{.rank = 3, .alpha = 16, .targets = {"q_proj", "v_proj", "down_proj"}};
+  const model::AdapterShape none, lora{.rank = 3, .alpha = 16, .targets = {"q_proj", "v_proj", "down_proj"}};
   for (const bool adapters : {false, true}) {
     Sets sets{"data.path=" + chats};
     if (adapters) sets = sets + Sets{"model.lora.rank=3", R"(model.lora.targets=["q_proj", "v_proj", "down_proj"])"};

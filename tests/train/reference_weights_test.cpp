@@ -23,7 +23,7 @@ std::vector<at::Tensor> read_all(const model::Model& model, const model::Weights
   return all;
 }
 
-void expect_kept(const std::vector<std::string>& patterns, const model::LoraShape& lora, int64_t elements_copied) {
+void expect_kept(const std::vector<std::string>& patterns, const model::AdapterShape& lora, int64_t elements_copied) {
   const auto model = model::make_decoder(kSmall, lora);
   const parallel::ShardedWeights live({.layout = model->layout(),
                                        .units = parallel::make_shard_units(*model, model->layout(), {}),

@@ -76,7 +76,7 @@ struct SavedModel {
   at::Tensor flat;
 };
 
-inline SavedModel saved_model(const std::filesystem::path& run, int64_t step, const model::LoraShape& lora = {}) {
+inline SavedModel saved_model(const std::filesystem::path& run, int64_t step, const model::AdapterShape& lora = {}) {
   const snapshot::OpenSnapshot opened = snapshot::open(snapshot::step_folder(run, step));
   SavedModel saved;
   saved.model = model::make_decoder(snapshot::read_outline(opened.path()).shape, lora);

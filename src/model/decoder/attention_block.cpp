@@ -99,7 +99,7 @@ void AttentionBlock::forward(Values& values, Saved* keep, const Call& call) cons
           return;
         }
         parts_.qkv.forward(projected.narrow(0, begin, count), all.narrow(0, begin, count), call,
-                           keep && count == all.size(0) ? &normed : nullptr);
+                           keep && count == all.size(0) ? &normed : nullptr, nullptr, begin);
       },
       parts_.qkv.is_fp8(call) ? &normed : nullptr);
   progress_messages(call);
@@ -163,7 +163,7 @@ void AttentionBlock::backward_input(Values& gradients, Saved& saved, const Call&
   Operand dout, dprojected;
   const auto into_heads = [&](const at::Tensor& all, int64_t begin, int64_t count) {
     parts_.out.input_gradient(dmixed_rows.narrow(0, begin, count), all.narrow(0, begin, count), call,
-                              count == all.size(0) ? &dout : nullptr);
+                              count == all.size(0) ? &dout : nullptr, nullptr, begin);
   };
   const ResidualBranch::Back from = branch_.begin_backward(gradients, saved, call, into_heads, &dout);
   progress_messages(call);
@@ -205,7 +205,7 @@ void AttentionBlock::backward_input(Values& gradients, Saved& saved, const Call&
   const at::Tensor din = at::empty_like(from.dout);
   const auto back = [&](const at::Tensor& sums, int64_t begin, int64_t count) {
     parts_.qkv.input_gradient(sums.narrow(0, begin, count), rows(dqkv).narrow(0, begin, count), call,
-                              count == sums.size(0) ? &dprojected : nullptr);
+                              count == sums.size(0) ? &dprojected : nullptr, nullptr, begin);
   };
   branch_.end_backward(gradients, saved, from, din, back, call);
   dout.save(saved, "dout", from.dout);

@@ -94,7 +94,7 @@ void AttentionBlock::unproject(Values& values, Values& gradients, mesh::Gradient
   branch_.end_backward(
       gradients, saved, from, din,
       [&](const at::Tensor& sums, int64_t first, int64_t count) {
-        parts_.qkv.input_gradient(sums.narrow(0, first, count), rows(dqkv).narrow(0, first, count), call);
+        parts_.qkv.input_gradient(sums.narrow(0, first, count), rows(dqkv).narrow(0, first, count), call, nullptr, nullptr, first);
       },
       call);
   if (parts_.q_norm) {
@@ -165,7 +165,7 @@ void AttentionBlock::backward_of_out(Values& gradients, Saved& saved, const Call
       gradients, saved, call,
       [&](const at::Tensor& of, int64_t begin, int64_t count) {
         parts_.out.input_gradient(dmixed_rows.narrow(0, begin, count), of.narrow(0, begin, count), call,
-                                  count == of.size(0) ? &dout : nullptr);
+                                  count == of.size(0) ? &dout : nullptr, nullptr, begin);
       },
       &dout);
   if (!all.dmixed.defined()) {

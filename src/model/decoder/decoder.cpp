@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include <fmt/format.h>
@@ -9,6 +10,7 @@
 #include "model/decoder/attention_pattern.h"
 #include "model/decoder/blocks.h"
 #include "model/decoder/linear_attention_block.h"
+#include "model/decoder/pool_index.h"
 #include "model/decoder/residual_stream.h"
 #include "model/decoder/stream_blocks.h"
 #include "model/decoder/wiring.h"
@@ -32,8 +34,8 @@ class Decoder final : public Model {
  public:
   enum class Output { logits, vectors };
 
-  Decoder(const DecoderShape& shape, const LoraShape& lora, Output output = Output::logits)
-      : shape_(completed(shape)), lora_(lora), family_(family(shape.family)) {
+  Decoder(const DecoderShape& shape, const AdapterShape& adapter, Output output = Output::logits)
+      : shape_(completed(shape)), adapter_(adapter), family_(family(shape.family)) {
     const FamilyNames& names = family_.names;
     if (shape_.pattern) shape_.pattern->lists = kernels::make_block_list_cache();
     const mesh::ParamId table = Model::add({.name = names.embedding + ".weight",
@@ -69,9 +71,15 @@ class Decoder final : public Model {
   }
 
   Buffers make_buffers(const at::TensorOptions& options) const override {
-    if (!family_.rotary() || (family_.linear_attention && shape_.linear.softmax_layers.empty())) return {};
+    Buffers buffers;
+    for (const auto& [kind, pool] : pools_) {
+      buffers["adapters." + kind + ".a"] = table_of(pool.index.a, options);
+      buffers["adapters." + kind + ".b"] = table_of(pool.index.b, options);
+    }
+    if (!family_.rotary() || (family_.linear_attention && shape_.linear.softmax_layers.empty())) return buffers;
     const kernels::RopeTable table = rope_angles(shape_, shape_.table_length > 0 ? shape_.table_length : shape_.length, options);
-    return {{"rope.cos", table.cos}, {"rope.sin", table.sin}};
+    buffers["rope.cos"] = table.cos, buffers["rope.sin"] = table.sin;
+    return buffers;
   }
 
   std::string config_json() const override { return format_config(shape_); }
@@ -83,6 +91,16 @@ class Decoder final : public Model {
     std::string axis;
     int64_t head_width = 0;  // of an axis of heads; 0: head_dim
   };
+
+  // int64 [layers, rows].
+  static at::Tensor table_of(const std::vector<std::vector<int64_t>>& rows, const at::TensorOptions& options) {
+    const auto layers = static_cast<int64_t>(rows.size()), count = static_cast<int64_t>(rows.front().size());
+    const at::Tensor table = at::empty({layers, count}, at::kLong);
+    for (int64_t layer = 0; layer < layers; ++layer)
+      std::copy(rows[static_cast<size_t>(layer)].begin(), rows[static_cast<size_t>(layer)].end(),
+                table.mutable_data_ptr<int64_t>() + layer * count);
+    return table.to(options.device());
+  }
 
   int64_t head_width(const Part& part) const { return part.head_width > 0 ? part.head_width : shape_.head_dim; }
   int64_t queries_per_key(const Part& part) const { return part.head_width > 0 ? 1 : shape_.heads / shape_.kv_heads; }
@@ -133,30 +151,73 @@ class Decoder final : public Model {
     return linear;
   }
 
-  // a is random and b is 0, so a new adapter changes nothing.
   void add_adapters(Linear& linear, const std::vector<Part>& outs, const Part& in) {
-    int32_t place = 0;
-    for (const Part& out : outs) {
-      if (lora_.targets_module(out.name)) {
-        Linear::LowRank one{.place = place, .scale = lora_.scale()};
-        one.a = Model::add({.name = out.name + ".lora_A.weight",
-                            .shape = {lora_.rank, in.width},
-                            .axes = {"rank", in.axis},
-                            .role = Parameter::Role::adapter,
-                            .deviation = 1 / std::sqrt(3.0 * static_cast<double>(in.width)),
-                            .head_width = head_width(in),
-                            .queries_per_key = queries_per_key(in)});
-        one.b = Model::add({.name = out.name + ".lora_B.weight",
-                            .shape = {out.width, lora_.rank},
-                            .axes = {out.axis, "rank"},
-                            .role = Parameter::Role::adapter,
-                            .init = Parameter::Init::zeros,
-                            .head_width = head_width(out),
-                            .queries_per_key = queries_per_key(out)});
-        linear.low_rank.push_back(one);
-      }
-      ++place;
+    for (size_t i = 0; i < outs.size(); ++i) {
+      const Part& out = outs[i];
+      if (!adapter_.targets_module(out.name)) continue;
+      const AdaptedWeight of{.name = out.name,
+                             .weight = {linear.weight.first + static_cast<int32_t>(i)},
+                             .in = in.width,
+                             .out = out.width,
+                             .fan_in_fan_out = linear.fan_in_fan_out};
+      linear.adapters.push_back({adapter_.kind == AdapterKind::mos ? add_pooled(of) : add_low_rank(of, out, in), static_cast<int32_t>(i)});
     }
+  }
+
+  // a is random and b is 0, so a new adapter changes nothing.
+  std::shared_ptr<const LinearAdapter> add_low_rank(const AdaptedWeight& of, const Part& out, const Part& in) {
+    const mesh::ParamId a = Model::add({.name = out.name + ".lora_A.weight",
+                                        .shape = {adapter_.rank, in.width},
+                                        .axes = {"rank", in.axis},
+                                        .role = Parameter::Role::adapter,
+                                        .deviation = deviation_of_a(in.width),
+                                        .head_width = head_width(in),
+                                        .queries_per_key = queries_per_key(in)});
+    const mesh::ParamId b = Model::add({.name = out.name + ".lora_B.weight",
+                                        .shape = {out.width, adapter_.rank},
+                                        .axes = {out.axis, "rank"},
+                                        .role = Parameter::Role::adapter,
+                                        .init = Parameter::Init::zeros,
+                                        .head_width = head_width(out),
+                                        .queries_per_key = queries_per_key(out)});
+    return make_low_rank_adapter(adapter_, of, a, b);
+  }
+
+  // That of a uniform distribution in +-1 / sqrt(width), with which PEFT starts.
+  static double deviation_of_a(int64_t width) { return 1 / std::sqrt(3.0 * static_cast<double>(width)); }
+
+  // Parameters that all layers share, and which rows of them each layer takes.
+  struct Pool {
+    mesh::ParamId a, b;
+    PoolIndex index;
+  };
+
+  std::shared_ptr<const LinearAdapter> add_pooled(const AdaptedWeight& of) {
+    const std::string before = family_.names.layers + ".";
+    const size_t dot = of.name.find('.', before.size());
+    const int64_t layer = std::stoll(of.name.substr(before.size(), dot - before.size()));
+    const std::string kind = of.name.substr(dot + 1);
+    if (!pools_.contains(kind)) pools_[kind] = add_pool(kind, of);
+    const Pool& pool = pools_[kind];
+    for (const mesh::ParamId& id : {pool.a, pool.b}) ++parameters()[static_cast<size_t>(id.first)].uses;
+    return make_pooled_adapter(adapter_, of, pool.a, pool.b, "adapters." + kind, layer);
+  }
+
+  Pool add_pool(const std::string& kind, const AdaptedWeight& of) {
+    check_pools(adapter_, shape_.layers, kind, of.in, of.out);
+    const int64_t rows = pool_rows(adapter_, shape_.layers);
+    const auto add = [&](const char* side, int64_t width, Parameter::Init init) {
+      return Model::add({.name = "adapters." + kind + side,
+                         .shape = {rows, width / adapter_.shards},
+                         .axes = {"pool", "shard"},
+                         .role = Parameter::Role::adapter,
+                         .init = init,
+                         .deviation = deviation_of_a(width),
+                         .uses = 0,
+                         .of_many_layers = true});
+    };
+    return {add(".pool_a", of.in, Parameter::Init::normal), add(".pool_b", of.out, Parameter::Init::zeros),
+            make_pool_index(adapter_, kind, shape_.layers)};
   }
 
   // Attention and MLP in turn. A separate norm block runs before the branch that precedes its own, if its input is written by then. So in
@@ -302,16 +363,19 @@ class Decoder final : public Model {
   }
 
   DecoderShape shape_;
-  LoraShape lora_;
+  AdapterShape adapter_;
+  std::map<std::string, Pool> pools_;  // by kind of layer
   const Family& family_;
 };
 
 }  // namespace
 
-std::unique_ptr<Model> make_decoder(const DecoderShape& shape, const LoraShape& lora) { return std::make_unique<Decoder>(shape, lora); }
+std::unique_ptr<Model> make_decoder(const DecoderShape& shape, const AdapterShape& adapter) {
+  return std::make_unique<Decoder>(shape, adapter);
+}
 
-std::unique_ptr<Model> make_encoder(const DecoderShape& shape, const LoraShape& lora) {
-  return std::make_unique<Decoder>(shape, lora, Decoder::Output::vectors);
+std::unique_ptr<Model> make_encoder(const DecoderShape& shape, const AdapterShape& adapter) {
+  return std::make_unique<Decoder>(shape, adapter, Decoder::Output::vectors);
 }
 
 }  // namespace cairn::model

@@ -1,7 +1,7 @@
 #pragma once
 #include <memory>
 
-#include "model/decoder/lora.h"
+#include "model/decoder/adapter_shape.h"
 #include "model/decoder/shape.h"
 #include "model/model.h"
 
@@ -9,12 +9,12 @@ namespace cairn::model {
 
 // A decoder of one of the families: grouped-query attention and an MLP per layer on a residual stream, a tied or untied head, with Hugging
 // Face names and layouts. Reads "tokens" [batch, length] and, where a batch has them, "documents" (attention stays within a document) and
-// "positions", int64 of the same shape. Writes "logits" [batch, length, vocab]. LoRA adapters are parameters of their own.
-std::unique_ptr<Model> make_decoder(const DecoderShape& shape, const LoraShape& lora = {});
+// "positions", int64 of the same shape. Writes "logits" [batch, length, vocab]. Adapters are parameters of their own.
+std::unique_ptr<Model> make_decoder(const DecoderShape& shape, const AdapterShape& adapter = {});
 
 // The same without a head: an encoder of texts. Where a batch has the field "pool", float [batch, vectors, length], it writes "vectors"
 // [batch, vectors, embed] in fp32: for each row of `pool` the sum of the hidden states after the final norm with these weights. Without the
 // field they are the hidden states of all tokens, [batch, length, embed].
-std::unique_ptr<Model> make_encoder(const DecoderShape& shape, const LoraShape& lora = {});
+std::unique_ptr<Model> make_encoder(const DecoderShape& shape, const AdapterShape& adapter = {});
 
 }  // namespace cairn::model

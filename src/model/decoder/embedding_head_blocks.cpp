@@ -182,10 +182,9 @@ class HeadBlock final : public Block {
       Operand from_norm;
       const Norm::Result normed = normed_of(x, call, head_.is_fp8(call) && !call.axes.find("tp") ? &from_norm.amax : nullptr);
       from_norm.values = gather_tokens(rows(normed.y), all, call, card_.name, {}, stream_);
-      Value value{.chunked_logits =
-                      std::make_shared<HeadChunks>(head_, from_norm, needs_only_codes(call), keep ? call.into : nullptr, call,
-                                                   call.options.skip_unneeded_logits && values.has("targets") ? values.get("targets")
-                                                                                                              : at::Tensor())};
+      Value value{.chunked_logits = std::make_shared<HeadChunks>(
+                      head_, from_norm, needs_only_codes(call), keep ? call.into : nullptr, call,
+                      call.options.skip_unneeded_logits && values.has("targets") ? values.get("targets") : at::Tensor())};
       place(value, call);
       values.put("logits", std::move(value));
       if (!keep) return;

@@ -1,7 +1,4 @@
-// Linear layers with LoRA adapters and fp8.
-//
-// LoRA (arXiv:2106.09685): y = x w^T + scale (x a^T) b^T with a [rank, in], b [out, rank]. With h = x a^T:
-//   dx += scale (dy b) a,   db = scale dy^T h,   da = scale (dy b)^T x
+// Linear layers with adapters and fp8.
 //
 // fp8 (kernels/fp8.h): x and w are quantized to e4m3, dy to e5m2. The three products of a layer need x and dy by rows and by columns, so
 // forward makes both forms of x and keeps the columns for the weight gradient.
@@ -15,47 +12,26 @@
 #include "kernels/aten.h"
 #include "kernels/gemm.h"
 #include "kernels/low_precision.h"
-#include "mesh/box.h"
 #include "model/card.h"
 #include "model/decoder/fp8_linear.h"
 
 namespace cairn::model {
-namespace {
-
-// x a^T [rows, rank].
-at::Tensor narrowed(const at::Tensor& x, const Linear::LowRank& one, const Call& call) {
-  const at::Tensor a = call.weights.get(one.a), h = at::empty({x.size(0), a.size(0)}, x.options());
-  kernels::linear(h, x, a);
-  return h;
-}
-
-// The output columns that an adapter adds to.
-mesh::Interval outputs_of(const Linear& linear, const Linear::LowRank& one, const Call& call) {
+at::Tensor Linear::outputs(const at::Tensor& y, const PlacedAdapter& one, const Call& call) const {
+  if (weight.count == 1) return y;
   int64_t begin = 0;
-  for (int32_t i = 0; i < one.place; ++i) begin += call.weights.get({linear.weight.first + i}).size(0);
-  return {begin, begin + call.weights.get(one.b).size(0)};
+  for (int32_t i = 0; i < one.place; ++i) begin += call.weights.get({weight.first + i}).size(0);
+  return y.narrow(1, begin, call.weights.get({weight.first + one.place}).size(0));
 }
-
-at::Tensor outputs(const at::Tensor& y, const mesh::Interval& of) { return y.narrow(1, of.begin, of.length()); }
-
-// The gradient of x a^T: scale dy b [rows, rank].
-at::Tensor narrowed_gradient(const Linear& linear, const at::Tensor& dy, const Linear::LowRank& one, const Call& call) {
-  const at::Tensor b = call.weights.get(one.b), dh = at::empty({dy.size(0), b.size(1)}, dy.options());
-  kernels::linear_backward_input(dh, outputs(dy, outputs_of(linear, one, call)), b);
-  return dh.mul_(one.scale);
-}
-
-}  // namespace
 
 bool Linear::is_fp8(const Call& call) const { return call.fp8() && call.fp8()->of(weight); }
 
 std::optional<at::Tensor> Linear::bare_weight(const Call& call) const {
-  if (bias || fan_in_fan_out || !low_rank.empty() || is_fp8(call)) return {};
+  if (bias || fan_in_fan_out || !adapters.empty() || is_fp8(call)) return {};
   return call.weights.get(weight);
 }
 
 std::optional<Linear::Fp8Operands> Linear::fp8_operands(const at::Tensor& x, const Call& call, Operand* made) const {
-  if (bias || fan_in_fan_out || !low_rank.empty() || !is_fp8(call)) return {};
+  if (bias || fan_in_fan_out || !adapters.empty() || !is_fp8(call)) return {};
   return quantize_operands(x, call, made);
 }
 
@@ -74,13 +50,14 @@ Linear::Fp8Operands Linear::quantize_operands(const at::Tensor& x, const Call& c
   return quantized;
 }
 
-void Linear::forward(const at::Tensor& y, const at::Tensor& x, const Call& call, Operand* made, kernels::Fp8Matrix* weight_codes) const {
-  product(y, x, call, nullptr, made, weight_codes);
+void Linear::forward(const at::Tensor& y, const at::Tensor& x, const Call& call, Operand* made, kernels::Fp8Matrix* weight_codes,
+                     int64_t first_row) const {
+  product(y, x, call, nullptr, made, weight_codes, first_row);
   add_bias(y, call);
 }
 
 void Linear::product(const at::Tensor& y, const at::Tensor& x, const Call& call, const at::Tensor* onto, Operand* made,
-                     kernels::Fp8Matrix* weight_codes) const {
+                     kernels::Fp8Matrix* weight_codes, int64_t first_row) const {
   if (is_fp8(call)) {
     const Fp8Operands codes = quantize_operands(x, call, made, weight_codes);
     if (fan_in_fan_out && onto) y.copy_(*onto);
@@ -90,16 +67,15 @@ void Linear::product(const at::Tensor& y, const at::Tensor& x, const Call& call,
   const at::Tensor w = call.weights.get(weight);
   if (fan_in_fan_out && onto) y.copy_(*onto);
   fan_in_fan_out ? kernels::linear_backward_input(y, x, w, onto != nullptr) : kernels::linear(y, x, w, onto);
-  for (const LowRank& one : low_rank)
-    outputs(y, outputs_of(*this, one, call)).addmm_(narrowed(x, one, call), call.weights.get(one.b).t(), 1, one.scale);
+  for (const PlacedAdapter& one : adapters) one.adapter->add_output(outputs(y, one, call), x, first_row, call);
 }
 
 void Linear::add_bias(const at::Tensor& y, const Call& call) const {
   if (bias) y.add_(call.weights.get(*bias));
 }
 
-void Linear::input_gradient(const at::Tensor& dx, const at::Tensor& dy, const Call& call, Operand* made,
-                            kernels::Fp8Matrix* weight_codes) const {
+void Linear::input_gradient(const at::Tensor& dx, const at::Tensor& dy, const Call& call, Operand* made, kernels::Fp8Matrix* weight_codes,
+                            int64_t first_row) const {
   if (is_fp8(call)) {
     if (made && !made->codes.rows.defined()) quantize_gradient(*made, dy);
     const kernels::Fp8Matrix codes = made ? made->codes : kernels::to_fp8(dy, kernels::Fp8::e5m2, {.columns = false});
@@ -110,8 +86,7 @@ void Linear::input_gradient(const at::Tensor& dx, const at::Tensor& dy, const Ca
   }
   const at::Tensor w = call.weights.get(weight);
   fan_in_fan_out ? kernels::linear(dx, dy, w) : kernels::linear_backward_input(dx, dy, w);
-  for (const LowRank& one : low_rank)
-    kernels::linear_backward_input(dx, narrowed_gradient(*this, dy, one, call), call.weights.get(one.a), /*accumulate=*/true);
+  for (const PlacedAdapter& one : adapters) one.adapter->input_gradient(dx, outputs(dy, one, call), first_row, call);
 }
 
 void Linear::quantize_gradient(Operand& into, const at::Tensor& dy) { into.codes = kernels::to_fp8(dy, kernels::Fp8::e5m2, {}, into.amax); }
@@ -133,20 +108,18 @@ void Linear::product_gradient(mesh::Gradients& into, const Operand& x_operand, c
     const kernels::Fp8Matrix out = dy_operand.codes.defined() ? dy_operand.codes : kernels::to_fp8(dy, kernels::Fp8::e5m2, columns);
     return fan_in_fan_out ? into.outer_fp8(weight, out, in) : into.outer_fp8(weight, in, out);
   }
-  for (const LowRank& one : low_rank) {
-    into.outer(one.b, narrowed(x, one, call).mul_(one.scale), outputs(dy, outputs_of(*this, one, call)));
-    into.outer(one.a, x, narrowed_gradient(*this, dy, one, call));
-  }
+  for (const PlacedAdapter& one : adapters) one.adapter->weight_gradient(into, x, outputs(dy, one, call), call);
   fan_in_fan_out ? into.outer(weight, dy, x) : into.outer(weight, x, dy);
 }
 
 at::Tensor Linear::plain(const at::Tensor& x, const Call& call) const {
   const at::Tensor w = call.weights.get(weight), y = at::matmul(x, fan_in_fan_out ? w : w.t());
   at::Tensor sum = bias ? y + call.weights.get(*bias) : y;
-  for (const LowRank& one : low_rank) {
-    const at::Tensor added = at::matmul(at::matmul(x, call.weights.get(one.a).t()), call.weights.get(one.b).t()) * one.scale;
-    const mesh::Interval of = outputs_of(*this, one, call);
-    sum = sum + at::constant_pad_nd(added, {of.begin, sum.size(-1) - of.end});
+  for (const PlacedAdapter& one : adapters) {
+    const at::Tensor added = one.adapter->plain(x, call);
+    int64_t begin = 0;
+    for (int32_t i = 0; i < one.place; ++i) begin += call.weights.get({weight.first + i}).size(0);
+    sum = sum + at::constant_pad_nd(added, {begin, sum.size(-1) - begin - added.size(-1)});
   }
   return sum;
 }
@@ -157,7 +130,8 @@ int64_t Linear::out_width(const Call& call) const { return call.weights.get(weig
 std::vector<mesh::ParamId> Linear::parameters() const {
   std::vector<mesh::ParamId> all{weight};
   if (bias) all.push_back(*bias);
-  for (const LowRank& one : low_rank) all.insert(all.end(), {one.a, one.b});
+  for (const PlacedAdapter& one : adapters)
+    for (const mesh::ParamId& id : one.adapter->parameters()) all.push_back(id);
   return all;
 }
 
@@ -165,9 +139,9 @@ void Linear::describe(BlockOp& operation) const {
   operation.kind = BlockOp::Kind::product;
   operation.parameters = parameters();
   operation.fan_in_fan_out = fan_in_fan_out;
-  for (const LowRank& one : low_rank) {
+  for (const PlacedAdapter& one : adapters) {
     operation.adapted.push_back(one.place);
-    operation.adapter_scale = one.scale;
+    one.adapter->describe(operation);
   }
 }
 

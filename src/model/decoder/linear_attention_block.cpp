@@ -86,10 +86,10 @@ class LinearAttentionBlock final : public Block {
     const ResidualBranch::In in = branch_.begin_forward(values, keep, call, [&](const at::Tensor& all, int64_t begin, int64_t count) {
       const at::Tensor from = all.narrow(0, begin, count);
       if (!projected.defined()) projected = at::empty({all.size(0), parts_.qkvz.out_width(call)}, all.options());
-      parts_.qkvz.forward(projected.narrow(0, begin, count), from, call);
+      parts_.qkvz.forward(projected.narrow(0, begin, count), from, call, nullptr, nullptr, begin);
       if (!gated()) return;
       if (!low.defined()) low = at::empty({all.size(0), parts_.gate_down.out_width(call)}, all.options());
-      parts_.gate_down.forward(low.narrow(0, begin, count), from, call);
+      parts_.gate_down.forward(low.narrow(0, begin, count), from, call, nullptr, nullptr, begin);
     });
     progress_messages(call);
     if (gated()) {
@@ -131,7 +131,7 @@ class LinearAttentionBlock final : public Block {
     const at::Tensor dmixed = at::empty({batch * length, o.size(2) * o.size(3)}, o.options());
     const ResidualBranch::Back back =
         branch_.begin_backward(gradients, saved, call, [&](const at::Tensor& all, int64_t begin, int64_t count) {
-          parts_.out.input_gradient(dmixed.narrow(0, begin, count), all.narrow(0, begin, count), call);
+          parts_.out.input_gradient(dmixed.narrow(0, begin, count), all.narrow(0, begin, count), call, nullptr, nullptr, begin);
         });
     progress_messages(call);
     // mixed = y silu(z), y = head_norm(o)
@@ -166,10 +166,10 @@ class LinearAttentionBlock final : public Block {
         gradients, saved, back, din,
         [&](const at::Tensor& sums, int64_t begin, int64_t count) {
           const at::Tensor here = sums.narrow(0, begin, count);
-          parts_.qkvz.input_gradient(here, dprojected.narrow(0, begin, count), call);
+          parts_.qkvz.input_gradient(here, dprojected.narrow(0, begin, count), call, nullptr, nullptr, begin);
           if (!gated()) return;
           const at::Tensor more = at::empty_like(here, at::MemoryFormat::Contiguous);
-          parts_.gate_down.input_gradient(more, dlow.narrow(0, begin, count), call);
+          parts_.gate_down.input_gradient(more, dlow.narrow(0, begin, count), call, nullptr, nullptr, begin);
           here.add_(more);
         },
         call);

@@ -59,7 +59,7 @@ class MlpBlock final : public Block {
               activates = true;
               return kernels::linear_swiglu(up, active, quantized->x, quantized->w, notes);
             }
-          parts_.up.forward(up.narrow(0, begin, count), from, call, keep && whole ? &normed : nullptr);
+          parts_.up.forward(up.narrow(0, begin, count), from, call, keep && whole ? &normed : nullptr, nullptr, begin);
         },
         parts_.up.is_fp8(call) ? &normed : nullptr);
     progress_messages(call);
@@ -84,7 +84,7 @@ class MlpBlock final : public Block {
         [&](const at::Tensor& all, int64_t begin, int64_t count) {
           const at::Tensor from = all.narrow(0, begin, count), into = active.narrow(0, begin, count), widened = up.narrow(0, begin, count);
           if (fused) return kernels::linear_swiglu_backward(widened, into, from, *fused, widened);
-          parts_.down.input_gradient(into, from, call, count == all.size(0) ? &dout : nullptr);
+          parts_.down.input_gradient(into, from, call, count == all.size(0) ? &dout : nullptr, nullptr, begin);
         },
         &dout);
     progress_messages(call);
@@ -100,7 +100,7 @@ class MlpBlock final : public Block {
         gradients, saved, back, din,
         [&](const at::Tensor& sums, int64_t begin, int64_t count) {
           parts_.up.input_gradient(sums.narrow(0, begin, count), dup.narrow(0, begin, count), call,
-                                   count == dup.size(0) ? &dwidened : nullptr);
+                                   count == dup.size(0) ? &dwidened : nullptr, nullptr, begin);
         },
         call);
     dout.save(saved, "dout", back.dout);

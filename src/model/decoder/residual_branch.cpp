@@ -88,7 +88,8 @@ void ResidualBranch::end_forward(Values& values, const In& in, const at::Tensor&
     return values.put(io_.writes, terms.view(x.sizes()));
   }
   const OnRows make = [&](const at::Tensor& sums, int64_t begin, int64_t count) {
-    out.product(sums.narrow(0, begin, count), from.narrow(0, begin, count), call, nullptr, count == from.size(0) ? made : nullptr);
+    out.product(sums.narrow(0, begin, count), from.narrow(0, begin, count), call, nullptr, count == from.size(0) ? made : nullptr, nullptr,
+                begin);
   };
   if (norm_) {
     const at::Tensor y = reduce_scatter_tokens(terms, call, io_.name, make).view(in.x.sizes());

@@ -7,8 +7,8 @@
 
 #include "base/check.h"
 #include "base/text.h"
-#include "model/decoder/lora.h"
 #include "model/model.h"
+#include "model/name_pattern.h"
 
 namespace cairn::parallel {
 namespace {
@@ -32,7 +32,8 @@ std::vector<size_t> chosen_by(const RecomputeRule& rule, const model::Model& mod
 // Logits become their gradient in place. Recomputed, they would exist twice, to save little.
 bool makes_logits(const model::Block& block) { return std::ranges::count(block.card().writes, "logits") > 0; }
 
-// RecomputeMode::stream: layers that cannot be computed in slices are recomputed over whole sequences. A lookup keeps no more than its input.
+// RecomputeMode::stream: layers that cannot be computed in slices are recomputed over whole sequences. A lookup keeps no more than its
+// input.
 bool keeps_input_in_slices(const model::Block& block) {
   const std::vector<model::BlockOp>& operations = block.card().operations;
   return block.card().sliceable || (!operations.empty() && operations.front().kind != model::BlockOp::Kind::lookup);

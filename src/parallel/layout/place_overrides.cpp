@@ -8,8 +8,8 @@
 
 #include "base/check.h"
 #include "base/did_you_mean.h"
-#include "model/decoder/lora.h"
 #include "model/model.h"
+#include "model/name_pattern.h"
 #include "parallel/layout/tensor_split.h"
 
 namespace cairn::parallel {

@@ -65,9 +65,14 @@ std::vector<ShardUnit> make_shard_units(const model::Model& model, const mesh::F
     const int64_t here = layout.pieces[i].elements;
     sizes.push_back(rules.whole_parameters && here > 0 ? model.parameters()[parameter].elements() : here);
     const bool full = !units.empty() && joined >= std::max<int64_t>(1, rules.min_elements);
-    if (units.empty() || (blocks[parameter] != block && full)) {
+    const bool of_many = model.parameters()[parameter].of_many_layers;
+    if (units.empty() || units.back().of_many_layers != of_many || (blocks[parameter] != block && full)) {
       joined = 0;
-      units.push_back({.first = static_cast<int64_t>(i), .last = static_cast<int64_t>(i), .offset = layout.pieces[i].offset, .counts = {}});
+      units.push_back({.first = static_cast<int64_t>(i),
+                       .last = static_cast<int64_t>(i),
+                       .offset = layout.pieces[i].offset,
+                       .counts = {},
+                       .of_many_layers = of_many});
     }
     block = blocks[parameter];
     units.back().last = static_cast<int64_t>(i) + 1;
@@ -83,7 +88,11 @@ std::vector<ShardUnit> select_units(const mesh::FlatLayout& layout, const std::v
   std::vector<ShardUnit> some;
   int64_t piece = 0, offset = 0;  // in the layout of the chosen
   for (const ShardUnit& unit : units) {
-    ShardUnit one{.first = piece, .last = piece, .offset = offset, .counts = std::vector<int64_t>(unit.counts.size(), 0)};
+    ShardUnit one{.first = piece,
+                  .last = piece,
+                  .offset = offset,
+                  .counts = std::vector<int64_t>(unit.counts.size(), 0),
+                  .of_many_layers = unit.of_many_layers};
     for (int64_t i = unit.first; i < unit.last; ++i) {
       if (!chosen[static_cast<size_t>(i)]) continue;
       const auto& of = layout.pieces[static_cast<size_t>(i)];

@@ -18,6 +18,7 @@ struct ShardUnit {
   int64_t first = 0, last = 0;       // pieces [first, last) of a layout
   int64_t offset = 0, elements = 0;  // in the flat buffer of the layout
   std::vector<int64_t> counts;       // elements that each rank owns, one after the other
+  bool of_many_layers = false;       // once gathered it stays until the next update (ZeRO 3)
   bool operator==(const ShardUnit&) const = default;
 
   mesh::Interval part_of(int rank) const;  // in elements of the unit

@@ -57,6 +57,7 @@ void ShardedWeights::release(std::span<const mesh::ParamId> ids, std::span<const
   if (!parts_.gathers) return;
   for (const mesh::ParamId& id : ids) {
     const int64_t unit = unit_of(id);
+    if (parts_.units[static_cast<size_t>(unit)].of_many_layers) continue;
     if (std::none_of(next.begin(), next.end(), [&](const mesh::ParamId& one) { return unit_of(one) == unit; })) drop(unit);
   }
 }

@@ -179,7 +179,8 @@ class CardGraph {
       }
     const auto count = static_cast<size_t>(weight.count);
     CAIRN_CHECK(biases.empty() || biases.size() == count, "{}: {} biases for {} weights", at.name, biases.size(), count);
-    CAIRN_CHECK(adapters.size() == 2 * o.adapted.size(), "{}: {} adapters, and {} are placed", at.name, adapters.size(), o.adapted.size());
+    CAIRN_CHECK(o.pooled || adapters.size() == 2 * o.adapted.size(), "{}: {} adapters, and {} are placed", at.name, adapters.size(),
+                o.adapted.size());
     int64_t all_out = 0;
     for (size_t i = 0; i < count; ++i)
       all_out += tensor(parameter(weight.first + static_cast<int32_t>(i))).shape.at(o.fan_in_fan_out ? 1 : 0);
@@ -187,7 +188,7 @@ class CardGraph {
     for (size_t i = 0; i < count; ++i) {
       const int w = parameter(weight.first + static_cast<int32_t>(i));
       const int64_t out = tensor(w).shape[o.fan_in_fan_out ? 1 : 0];
-      const bool adapted = std::count(o.adapted.begin(), o.adapted.end(), static_cast<int32_t>(i)) > 0;
+      const bool adapted = !o.pooled && std::count(o.adapted.begin(), o.adapted.end(), static_cast<int32_t>(i)) > 0;
       const std::string name = count == 1 ? at.name : fmt::format("{}.{}", at.name, i), result = at.result(i, count);
       int y =
           make({.name = name,
@@ -197,7 +198,7 @@ class CardGraph {
                 .linear = GraphOp::Linear::each,
                 .flops = o.flops_per_token * static_cast<double>(tokens_of(x)) * static_cast<double>(out) / static_cast<double>(all_out)},
                biases.empty() && !adapted ? result : name + ".product", with_width(x, out));
-      for (size_t k = 0; k < o.adapted.size(); ++k)
+      for (size_t k = 0; adapted && k < o.adapted.size(); ++k)
         if (o.adapted[k] == static_cast<int32_t>(i))
           y = add_adapter({adapters[2 * k], adapters[2 * k + 1], o.adapter_scale}, x, y, name, biases.empty() ? result : name + ".adapted");
       if (!biases.empty())

@@ -11,7 +11,7 @@
 
 #include "base/check.h"
 #include "base/did_you_mean.h"
-#include "model/decoder/lora.h"
+#include "model/name_pattern.h"
 #include "planner/graph/model_graph.h"
 #include "planner/tensor_parallel/width_classes.h"
 

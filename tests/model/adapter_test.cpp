@@ -1,4 +1,5 @@
-#include "model/decoder/lora.h"
+#include "model/decoder/adapter_shape.h"
+#include "model/name_pattern.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,15 +19,15 @@ TEST(NamePattern, LetsAStarStandForAnything) {
   EXPECT_TRUE(matches("", ""));
 }
 
-TEST(LoraShape, TargetsLayersByTheEndOfTheirNames) {
-  const LoraShape lora{.rank = 4, .alpha = 8, .targets = {"q_proj", "layers.1.mlp.*"}};
+TEST(AdapterShape, TargetsLayersByTheEndOfTheirNames) {
+  const AdapterShape lora{.rank = 4, .alpha = 8, .targets = {"q_proj", "layers.1.mlp.*"}};
   EXPECT_TRUE(lora.targets_module("model.layers.0.self_attn.q_proj"));
   EXPECT_TRUE(lora.targets_module("model.layers.1.mlp.up_proj"));
   EXPECT_FALSE(lora.targets_module("model.layers.0.self_attn.xq_proj"));
   EXPECT_FALSE(lora.targets_module("model.layers.11.mlp.up_proj"));
   EXPECT_EQ(lora.scale(), 2);
-  EXPECT_EQ((LoraShape{.rank = 4, .alpha = 8, .targets = {}, .by_root = true}.scale()), 4);
-  EXPECT_FALSE(LoraShape().targets_module("q_proj"));
+  EXPECT_EQ((AdapterShape{.rank = 4, .alpha = 8, .targets = {}, .by_root = true}.scale()), 4);
+  EXPECT_FALSE(AdapterShape().targets_module("q_proj"));
 }
 
 std::vector<std::string> trained(const Model& model, const std::vector<std::string>& patterns) {

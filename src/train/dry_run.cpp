@@ -73,7 +73,7 @@ RankShare largest_share(const model::Model& model, const parallel::Plan& plan, i
 }
 
 // Full copies of the weights for a reference model. With adapters only the adapters are copied, which is little.
-int64_t reference_copies(const Settings& s) { return step_method(s).needs.reference && s.lora.rank == 0 ? 1 : 0; }
+int64_t reference_copies(const Settings& s) { return step_method(s).needs.reference && s.adapter.rank == 0 ? 1 : 0; }
 
 // The memory of the rank that holds most, from the plan and the model's cards.
 Footprint footprint_of(const Planned& p, const RankShare& share, int ranks, bool on_gpu) {

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "model/decoder/lora.h"
 #include "model/model.h"
+#include "model/name_pattern.h"
 #include "parallel/layout/place_overrides.h"
 #include "planner/graph/model_graph.h"
 #include "planner/sbp/infer.h"

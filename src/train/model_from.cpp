@@ -28,12 +28,12 @@ void load_adapter(const mesh::NamedTensors& into, const snapshot::Adapter& adapt
   for (const mesh::NamedTensor& one : into) {
     const at::Tensor* found = find(one.name);
     if (!found || found->sizes() != one.tensor.sizes())
-      base::fail_input("model.lora.from = {}: {} {}: the adapter is for another model", from, one.name,
+      base::fail_input("model.adapter.from = {}: {} {}: the adapter is for another model", from, one.name,
                        found ? "has another shape there" : "is missing there");
     one.tensor.copy_(*found);
   }
   if (adapter.tensors.size() != into.size())
-    base::fail_input("model.lora.from = {}: it has {} tensors, and the model needs {}: the adapter is for another model", from,
+    base::fail_input("model.adapter.from = {}: it has {} tensors, and the model needs {}: the adapter is for another model", from,
                      adapter.tensors.size(), into.size());
 }
 
@@ -43,15 +43,10 @@ bool same_folder(const std::filesystem::path& a, const std::filesystem::path& b)
 
 }  // namespace
 
-bool is_adapter(const std::string& parameter) { return parameter.find(".lora_") != std::string::npos; }
-
-Split split_adapters(const mesh::NamedTensors& parameters) {
-  Split split;
-  for (const mesh::NamedTensor& one : parameters) (is_adapter(one.name) ? split.adapters : split.own).push_back(one);
-  return split;
+bool is_adapter(const Job& job, const StateTensor& tensor) {
+  const model::Parameter& parameter = job.engine.model->parameters()[tensor.parameter];
+  return parameter.role == model::Parameter::Role::adapter && !model::is_stream_parameter(parameter.name);
 }
-
-model::LoraShape lora_of(const model::LoraOptions& o) { return {.rank = o.rank, .alpha = o.alpha, .targets = o.targets}; }
 
 std::optional<snapshot::Pretrained> open_model_from(Job& job, base::Log& log) {
   const std::string& from = job.config.settings.model.from;
@@ -65,8 +60,8 @@ std::optional<snapshot::Pretrained> open_model_from(Job& job, base::Log& log) {
                              "merges.txt", "tokenizer.model", "chat_template.jinja"})
       job.carried.erase(name);
   }
-  if (job.config.settings.lora.rank > 0)
-    job.carried["training/adapter_config.json"] = snapshot::format_adapter_config(lora_of(job.config.settings.lora), opened.shape, from);
+  if (const model::AdapterOptions& adapter = job.config.settings.adapter; adapter.rank > 0)
+    job.carried["training/adapter_config.json"] = snapshot::format_adapter_config(adapter.shape(), opened.shape, from);
   return opened;
 }
 
@@ -75,22 +70,22 @@ void start_from(Job& job, const snapshot::Pretrained& pretrained, comm::World& w
   const bool direct = job.assembly->trivial();
   // Streams that the pretrained model does not have begin with their starting values.
   const auto is_new = [&](const std::string& name) { return pretrained.shape.streams.count == 1 && model::is_stream_parameter(name); };
-  mesh::NamedTensors whole;
+  mesh::NamedTensors whole, own, adapters;
   for (const StateTensor& one : parameter_state(job)) {
     whole.push_back({one.name, direct ? one.mine : at::empty(one.shape, at::kFloat)});
-    if (!direct && (is_adapter(one.name) || is_new(one.name))) start_values(job, one.parameter, whole.back().tensor);
+    const bool adapter = is_adapter(job, one), fresh = adapter || is_new(one.name);
+    if (!direct && fresh) start_values(job, one.parameter, whole.back().tensor);
+    if (adapter) adapters.push_back(whole.back());
+    if (!fresh) own.push_back(whole.back());
   }
-  Split parameters = split_adapters(whole);
-  std::erase_if(parameters.own, [&](const mesh::NamedTensor& one) { return is_new(one.name); });
-  pretrained.load_into(parameters.own);
+  pretrained.load_into(own);
   if (const std::string& from = job.config.settings.model.parscale.from; !from.empty()) {
     mesh::NamedTensors streams;
     for (const mesh::NamedTensor& one : whole)
       if (model::is_stream_parameter(one.name)) streams.push_back(one);
     snapshot::load_stream_adapter(streams, from);
   }
-  if (const std::string& from = job.config.settings.lora.from; !from.empty())
-    load_adapter(parameters.adapters, snapshot::read_adapter(from), from);
+  if (const std::string& from = job.config.settings.adapter.from; !from.empty()) load_adapter(adapters, snapshot::read_adapter(from), from);
   uint64_t sum = 0;
   for (size_t i = 0; i < whole.size(); ++i) {
     sum = sum * 31 + checksum_of(whole[i].tensor);

@@ -13,16 +13,10 @@ class World;
 namespace cairn::train {
 
 struct Job;
+struct StateTensor;
 
-// The parameters of the base model, and those of its LoRA adapters.
-struct Split {
-  mesh::NamedTensors own, adapters;
-};
-Split split_adapters(const mesh::NamedTensors& parameters);
-bool is_adapter(const std::string& parameter);
-
-// The LoRA adapters that the recipe asks for.
-model::LoraShape lora_of(const model::LoraOptions& options);
+// Whether a tensor is a parameter of an adapter, which snapshots keep beside the base model.
+bool is_adapter(const Job& job, const StateTensor& tensor);
 
 // Opens the directory that model.from names; empty if the key is not set. The text files beside the weights go into the job's snapshots.
 std::optional<snapshot::Pretrained> open_model_from(Job& job, base::Log& log);

@@ -43,7 +43,7 @@ model::BuiltModel task_of(const Settings& s) {
   if (s.model.from.empty()) return model::build_model(s.model, {.vocab = data::vocab_bound(s.data), .length = s.data.length});
   // The tokenizer is checked when the data is opened.
   const model::DecoderShape shape = snapshot::read_outline(s.model.from).shape;
-  return model::build_model(s.model, {.vocab = shape.vocab, .length = s.data.length}, shape, lora_of(s.lora));
+  return model::build_model(s.model, {.vocab = shape.vocab, .length = s.data.length}, shape, s.adapter.shape());
 }
 
 // recompute.slice, or what it is by default: the largest that recompute.budget_mib allows, else as slice_tokens says.

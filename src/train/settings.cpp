@@ -29,7 +29,35 @@ void train_streams(Settings& s) {
     base::fail_input("model.parscale.train = \"adapter\": a new model has nothing to freeze. Set model.from, or use train = \"all\".");
   if (!o.from.empty() && s.model.from.empty())
     base::fail_input("model.parscale.from = {}: prefixes belong to a model. Set model.from.", o.from);
-  if (o.train == "all" && s.lora.rank == 0 && s.model.train.empty()) s.model.train = {"*"};
+  if (o.train == "all" && s.adapter.rank == 0 && s.model.train.empty()) s.model.train = {"*"};
+}
+
+// Every key that a recipe gives must be what the adapter of `from` has.
+void refuse_conflicts(const base::Schema<model::AdapterOptions>& schema, const model::AdapterOptions& given,
+                      const model::AdapterOptions& theirs) {
+  const std::vector<base::Setting> ours = schema.values_of(given), expected = schema.values_of(theirs);
+  for (size_t i = 0; i < ours.size(); ++i)
+    if (ours[i] != expected[i])
+      base::fail_input("{}.{} = {}: the adapter in {} has {}: leave the key out", schema.section().name, schema.section().entries[i].key,
+                       base::to_toml(ours[i]), given.from, base::to_toml(expected[i]));
+}
+
+// model.adapter.*, or model.lora.* in its place; with `from` what the adapter there has.
+model::AdapterOptions read_adapter_options(base::Recipe& recipe) {
+  const model::AdapterOptions brief = recipe.read(model::lora_schema()), full = recipe.read(model::adapter_schema());
+  const bool is_brief = brief != model::AdapterOptions{};
+  if (is_brief && full != model::AdapterOptions{}) base::fail_input("model.lora is the short form of model.adapter: give one of the two");
+  const model::AdapterOptions& given = is_brief ? brief : full;
+  if (given.from.empty()) return given;
+  const snapshot::Adapter adapter = snapshot::read_adapter(given.from);
+  const base::Schema<model::AdapterOptions> schema = is_brief ? model::lora_schema() : model::adapter_schema();
+  const model::AdapterOptions theirs = model::options_of(adapter.shape, given.from);
+  if (is_brief && theirs.kind != model::AdapterKind::lora)
+    base::fail_input("model.lora.from = {}: it holds pools of model.adapter.kind = \"{}\": set model.adapter.from instead", given.from,
+                     base::enum_name(model::kAdapterKindNames, theirs.kind));
+  const model::AdapterOptions read = recipe.read(schema, theirs);
+  refuse_conflicts(schema, read, theirs);
+  return read;
 }
 
 // The options of all step methods; methods that share a section have it once.
@@ -82,19 +110,12 @@ Settings read_settings(base::Recipe& recipe) {
     refuse_conflicts(s.model, theirs);
     if (!recipe.has("data.tokenizer")) data.tokenizer_file = outline.tokenizer_file;
   }
-  s.lora = recipe.read(model::lora_schema());
-  if (!s.lora.from.empty()) {
-    const snapshot::Adapter adapter = snapshot::read_adapter(s.lora.from);
-    if (adapter.dropout > 0)
-      base::fail_input("model.lora.from = {}: lora_dropout = {}: Cairn trains adapters without dropout", s.lora.from, adapter.dropout);
-    if (adapter.lora.by_root)
-      base::fail_input("model.lora.from = {}: use_rslora = true: Cairn trains adapters with the scale alpha / rank", s.lora.from);
-    s.lora = recipe.read(model::lora_schema(), {adapter.lora.rank, adapter.lora.alpha, adapter.lora.targets, s.lora.from});
-    if (s.lora.rank != adapter.lora.rank || s.lora.alpha != adapter.lora.alpha || s.lora.targets != adapter.lora.targets)
-      base::fail_input("model.lora: rank, alpha and targets come from {}: leave them out", s.lora.from);
-  }
-  if (s.lora.rank > 0 && s.model.from.empty())
-    base::fail_input("model.lora.rank = {}: adapters need a pretrained model: set model.from", s.lora.rank);
+  s.adapter = read_adapter_options(recipe);
+  if (s.adapter.rank > 0 && s.model.from.empty())
+    base::fail_input("model.adapter.rank = {}: adapters need a pretrained model: set model.from", s.adapter.rank);
+  if (s.adapter.dropout > 0 && s.model.parscale.streams > 1)
+    base::fail_input("model.adapter.dropout = {}: not with model.parscale.streams = {}. Leave one of the two out.", s.adapter.dropout,
+                     s.model.parscale.streams);
   train_streams(s);
   s.data = recipe.read(data::data_schema(), data);
   s.data.order = recipe.read(data::sampler_schema());
@@ -133,6 +154,7 @@ std::vector<base::Section> recipe_sections() {
   std::vector<base::Section> sections{model::model_schema().section(),
                                       model::pattern_schema().section(),
                                       model::stream_schema().section(),
+                                      model::adapter_schema().section(),
                                       model::lora_schema().section(),
                                       data::data_schema().section(),
                                       data::sampler_schema().section(),

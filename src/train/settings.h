@@ -21,7 +21,7 @@ namespace cairn::train {
 // A recipe as structs, one for each section.
 struct Settings {
   model::ModelOptions model;
-  model::LoraOptions lora;
+  model::AdapterOptions adapter;
   data::DataOptions data;
   TrainOptions train;
   optim::OptimOptions optim;

@@ -20,7 +20,7 @@ void set_pass_options(Job& job) {
   engine.context = plan.context;
   engine.options.overlap = s.layout.tensor.overlap;
   engine.options.overlap_residual_sums = s.layout.tensor.overlap_residual_sums;
-  engine.options.draws_by_token = s.model.dropout > 0;
+  engine.options.draws_by_token = s.model.dropout > 0 || s.adapter.dropout > 0;
   engine.clip_norm = s.optim.max_grad_norm;
   engine.random = base::Random(static_cast<uint64_t>(s.train.seed)).for_purpose("pass");
   engine.trace = job.instruments.trace.get();
@@ -38,7 +38,7 @@ void build_model(Job& job, comm::World& world, const std::optional<snapshot::Pre
                                 .classes = data.classes,
                                 .end_of_text = data.tokenizer ? data.tokenizer->end_of_text() : -1};
   model::BuiltModel task =
-      pretrained ? model::build_model(s.model, inputs, pretrained->shape, lora_of(s.lora)) : model::build_model(s.model, inputs);
+      pretrained ? model::build_model(s.model, inputs, pretrained->shape, s.adapter.shape()) : model::build_model(s.model, inputs);
   job.engine.model = std::move(task.model);
   job.engine.objective = std::move(task.objective);
   const mesh::Mesh& mesh = job.config.plan.mesh;

@@ -40,7 +40,7 @@ struct SavedSection {
 
 std::vector<SavedSection> saved_sections(Job& job) {
   std::vector<SavedSection> sections{{"model", true, {}}, {"adapter", true, {}}};
-  for (StateTensor& one : model_state(job)) sections[is_adapter(one.name) ? 1 : 0].tensors.push_back(std::move(one));
+  for (StateTensor& one : model_state(job)) sections[is_adapter(job, one) ? 1 : 0].tensors.push_back(std::move(one));
   sections.push_back({"optimizer", false, optimizer_state(job)});
   sections.push_back({"live", false, live_state(job)});
   sections.push_back({"sync_elements", false, sync_state(job, job.progress.steps_done)});
@@ -199,6 +199,19 @@ void restore_step(Job& job, base::Log& log, const snapshot::OpenSnapshot& found)
   if (!mine.empty()) found.load_into(step_section(static_cast<size_t>(job.engine.step_group->rank())), mine);
 }
 
+// Another sampler would draw samples in an order that has nothing to do with the run's.
+void restore_sampler(Job& job, const snapshot::OpenSnapshot& found) {
+  const mesh::NamedTensors state = job.sampler->state();
+  if (state.empty() == found.has_section("sampler"))
+    base::fail_input(
+        "data.sampler = {}: {} was trained with another sampler. Resume with that one, or start a new run from its model "
+        "(model.from).",
+        job.config.settings.data.sampler, found.path());
+  if (state.empty()) return;
+  found.load_into("sampler", state);
+  job.sampler->restored();
+}
+
 }  // namespace
 
 std::string restore(Job& job, base::Log& log, const snapshot::OpenSnapshot& found, const std::string& run_dir) {
@@ -214,10 +227,10 @@ std::string restore(Job& job, base::Log& log, const snapshot::OpenSnapshot& foun
   if (job.reference && state.reference != job.reference)
     base::fail_input(
         "{}: its reference model is not the one that this recipe starts from: {} must have the weights that the run began with, and "
-        "data.kind, model.lora and model.train must be unchanged",
+        "data.kind, model.adapter and model.train must be unchanged",
         run_dir, job.config.settings.model.from.empty() ? "the model" : job.config.settings.model.from);
   std::vector<SectionToLoad> sections{{"model", {}}, {"adapter", {}}, {"optimizer", optimizer_state(job)}};
-  for (StateTensor& one : model_state(job)) sections[is_adapter(one.name) ? 1 : 0].into.push_back(std::move(one));
+  for (StateTensor& one : model_state(job)) sections[is_adapter(job, one) ? 1 : 0].into.push_back(std::move(one));
   check_nothing_left(sections, found, job);
   LoadedTogether books;
   const std::chrono::nanoseconds began = job.instruments.wall->now();
@@ -231,7 +244,7 @@ std::string restore(Job& job, base::Log& log, const snapshot::OpenSnapshot& foun
                                    "the folder to resume from the snapshot before it",
                                    name));
   job.engine.store->updated();
-  if (mesh::NamedTensors kept = job.sampler->state(); !kept.empty()) found.load_into("sampler", kept);
+  restore_sampler(job, found);
   // Without train.spike_factor the earlier run has saved no history.
   if (mesh::NamedTensors kept = job.bad_steps->state(); !kept.empty() && found.has_section("bad_steps")) found.load_into("bad_steps", kept);
   job.progress.steps_done = found.step();

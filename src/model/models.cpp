@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/did_you_mean.h"
 #include "model/classifier/classifier.h"
+#include "model/classifier/cnn3d.h"
 #include "model/decoder/attention_pattern.h"
 #include "model/decoder/decoder.h"
 #include "model/decoder/wiring.h"
@@ -42,6 +43,10 @@ void check_fit(const ModelOptions& o, const DataShape& inputs, const ModelNeeds&
     base::fail_input(
         "model.kind = \"{}\": needs data with labels. Set data.kind = \"table\" or \"spirals\", or use model.kind = \"llama\" for text.",
         o.kind);
+  if (needs.data == ModelNeeds::Data::clips && inputs.frames == 0)
+    base::fail_input("model.kind = \"{}\": reads clips. Set data.kind = \"clips\", or use model.kind = \"llama\" for text.", o.kind);
+  if (needs.data != ModelNeeds::Data::clips && inputs.frames > 0)
+    base::fail_input("model.kind = \"{}\": does not read clips. Use model.kind = \"cnn3d\".", o.kind);
 }
 
 void check_ladder_layers(const ModelOptions& o) {
@@ -154,6 +159,18 @@ void check_targets(const Model& model, const AdapterShape& adapter, const std::s
   }
 }
 
+BuiltModel cnn3d(const ModelOptions& o, const DataShape& inputs) {
+  // An image is a clip of one frame.
+  if (const int64_t least = cnn3d_time_stride(o.layers); inputs.frames > 1 && inputs.frames < least)
+    base::fail_input("model.kind = \"cnn3d\": {} layers leave none of {} frames, they need {}. Use more frames, or fewer layers.", o.layers,
+                     inputs.frames, least);
+  if (const int64_t least = cnn3d_space_stride(o.layers); inputs.size < least)
+    base::fail_input("model.kind = \"cnn3d\": {} layers leave nothing of {} x {} pixels, they need {}. Use larger clips, or fewer layers.",
+                     o.layers, inputs.size, inputs.size, least);
+  return {make_cnn3d({.width = o.embed, .layers = o.layers, .classes = inputs.classes, .frames = inputs.frames, .size = inputs.size}),
+          make_classification()};
+}
+
 struct Entry {
   std::string name;
   BuiltModel (*make)(const ModelOptions&, const DataShape&);
@@ -172,6 +189,13 @@ const std::vector<Entry>& models() {
                     .large_vocabulary = false,
                     .residual_stream = false,
                     .batch_norm = true,
+                    .running_statistics = true}});
+    all.push_back({"cnn3d",
+                   cnn3d,
+                   {.data = ModelNeeds::Data::clips,
+                    .token_embedding = false,
+                    .large_vocabulary = false,
+                    .residual_stream = false,
                     .running_statistics = true}});
     return all;
   }();

@@ -31,7 +31,7 @@ struct Rule {
 const std::vector<Rule>& rules() {
   static const std::vector<Rule> list{
       {"adamw", {.updates_bf16 = true, .bf16_moments = true}, make_adamw},
-      {"sgd", {}, make_sgd},
+      {"sgd", {.adaptive = false}, make_sgd},
       {"muon", {.granularity = Granularity::matrices, .split = SplitUpdate::matrices, .updates_bf16 = true}, make_muon},
       {"adafactor", {.granularity = Granularity::matrices, .split = SplitUpdate::factors}, make_adafactor},
   };

@@ -39,6 +39,8 @@ model::BuiltModel task_of(const Settings& s) {
     const data::Table table = data::read_table(s.data);
     return model::build_model(s.model, {.features = table.features(), .classes = static_cast<int64_t>(table.classes.size())});
   }
+  if (needs.clips)
+    return model::build_model(s.model, {.classes = s.data.clips.classes, .frames = s.data.clips.frames, .size = s.data.clips.size});
   if (!needs.tokens) return model::build_model(s.model, {.features = needs.features, .classes = needs.classes});
   if (s.model.from.empty()) return model::build_model(s.model, {.vocab = data::vocab_bound(s.data), .length = s.data.length});
   // The tokenizer is checked when the data is opened.

@@ -50,7 +50,7 @@ class NormRelu final : public Block {
              .operations = {{.name = "batch_norm",
                              .parameters = {block.gain, block.shift},
                              .axes = {"channels"},
-                             .saved_elements_per_token = 2.0 * static_cast<double>(block.channels),
+                             .saved_elements_per_token = 2.0 * static_cast<double>(block.values),
                              .width = block.channels}},
              .buffers = {block.name + ".running_mean", block.name + ".running_var", block.name + ".pending"}};
   }

@@ -12,6 +12,7 @@ namespace cairn::model {
 struct BatchNormBlock {
   std::string name, reads, writes;
   mesh::ParamId gain, shift;
+  int64_t values = 0;  // of a sample
   int64_t channels = 0;
 };
 std::unique_ptr<Block> make_batch_norm_block(const BatchNormBlock& block);

@@ -25,7 +25,8 @@ struct Convolution {
   std::string name, reads, writes;
   mesh::ParamId weight;
   int64_t in = 1, out = 1, time_stride = 1;
-  bool first = false;  // reads the batch, which needs no gradient
+  int64_t positions = 1;  // of its output
+  bool first = false;     // reads the batch, which needs no gradient
 };
 
 class Conv3d final : public Block {
@@ -37,8 +38,8 @@ class Conv3d final : public Block {
              .operations = {{.name = "convolution",
                              .parameters = {of.weight},
                              .axes = {"channels"},
-                             .flops_per_token = 2.0 * static_cast<double>(kTaps * of.in * of.out),
-                             .saved_elements_per_token = static_cast<double>(of.in),
+                             .flops_per_token = 2.0 * static_cast<double>(kTaps * of.in * of.out * of.positions),
+                             .saved_elements_per_token = static_cast<double>(of.in * of.positions * 4 * of.time_stride),
                              .width = of.out}}};
   }
 
@@ -88,9 +89,11 @@ class Cnn3d final : public Model {
  public:
   explicit Cnn3d(const Cnn3dShape& shape) : shape_(shape) {
     std::string reads = "pixels";
+    int64_t frames = shape.frames, size = shape.size;
     for (int64_t layer = 0; layer < shape.layers; ++layer) {
       const std::string writes = fmt::format("hidden.{}", layer);
-      add_layer(layer, reads, writes);
+      frames = (frames + time_stride_of(layer) - 1) / time_stride_of(layer), size = (size + 1) / 2;
+      add_layer(layer, reads, writes, frames * size * size);
       reads = writes;
     }
     add_pooled_head(reads);
@@ -104,7 +107,7 @@ class Cnn3d final : public Model {
   }
 
  private:
-  void add_layer(int64_t layer, const std::string& reads, const std::string& writes) {
+  void add_layer(int64_t layer, const std::string& reads, const std::string& writes, int64_t positions) {
     const std::string name = fmt::format("layers.{}", layer), made = fmt::format("convolved.{}", layer);
     const int64_t in = layer == 0 ? 1 : channels_of(shape_, layer - 1), out = channels_of(shape_, layer);
     const mesh::ParamId weight = Model::add({.name = name + ".conv.weight",
@@ -118,6 +121,7 @@ class Cnn3d final : public Model {
                                                     .in = in,
                                                     .out = out,
                                                     .time_stride = time_stride_of(layer),
+                                                    .positions = positions,
                                                     .first = layer == 0}));
     const mesh::ParamId gain = Model::add({.name = name + ".norm.weight",
                                            .shape = {out},
@@ -126,8 +130,13 @@ class Cnn3d final : public Model {
                                            .init = Parameter::Init::ones});
     const mesh::ParamId shift = Model::add(
         {.name = name + ".norm.bias", .shape = {out}, .axes = {"channels"}, .role = Parameter::Role::bias, .init = Parameter::Init::zeros});
-    Model::add(
-        make_batch_norm_block({.name = name + ".norm", .reads = made, .writes = writes, .gain = gain, .shift = shift, .channels = out}));
+    Model::add(make_batch_norm_block({.name = name + ".norm",
+                                      .reads = made,
+                                      .writes = writes,
+                                      .gain = gain,
+                                      .shift = shift,
+                                      .values = out * positions,
+                                      .channels = out}));
   }
 
   void add_pooled_head(const std::string& reads) {

@@ -14,6 +14,7 @@ struct Cnn3dShape {
   int64_t width = 16;
   int64_t layers = 4;
   int64_t classes = 8;
+  int64_t frames = 16, size = 32;  // what the costs on the cards are for
 };
 std::unique_ptr<Model> make_cnn3d(const Cnn3dShape& shape);
 

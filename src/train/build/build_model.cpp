@@ -36,7 +36,9 @@ void build_model(Job& job, comm::World& world, const std::optional<snapshot::Pre
                                 .length = data.length,
                                 .features = data.features,
                                 .classes = data.classes,
-                                .end_of_text = data.tokenizer ? data.tokenizer->end_of_text() : -1};
+                                .end_of_text = data.tokenizer ? data.tokenizer->end_of_text() : -1,
+                                .frames = data.shape.frames,
+                                .size = data.shape.size};
   model::BuiltModel task =
       pretrained ? model::build_model(s.model, inputs, pretrained->shape, s.adapter.shape()) : model::build_model(s.model, inputs);
   job.engine.model = std::move(task.model);

@@ -49,13 +49,14 @@ class Multigrid final : public Sampler {
   explicit Multigrid(const SamplerFacts& facts) : facts_(facts), random_(base::Random(facts.seed).for_purpose("data.multigrid")) {
     if (facts.shape.frames < 1)
       base::fail_input("data.sampler = multigrid: changes the shape of clips, and these data have none. Set data.kind = clips.");
+    int64_t samples = 0;
     for (const GridPhase& phase :
          multigrid_schedule({.frames = facts.shape.frames, .size = facts.shape.size, .epochs = facts.epochs, .options = facts.options})) {
       PlannedPhase planned = plan(phase, facts.global_batch, facts.from.size());
       planned.first_step = steps_;
-      planned.first_sample = samples_;
+      planned.first_sample = samples;
       steps_ += planned.epochs() * planned.batches;
-      samples_ += planned.epochs() * planned.samples_before(planned.batches);
+      samples += planned.epochs() * planned.samples_before(planned.batches);
       phases_.push_back(std::move(planned));
     }
   }
@@ -77,13 +78,11 @@ class Multigrid final : public Sampler {
   double progress(int64_t step) const override { return std::clamp(epoch(step) / static_cast<double>(epochs()), 0.0, 1.0); }
 
   double epoch(int64_t step) const override {
-    if (step >= steps_) return static_cast<double>(epochs());
     const Place at = place(step);
     return static_cast<double>(at.epoch) + static_cast<double>(at.batch) / static_cast<double>(at.of->batches);
   }
 
   std::vector<int64_t> positions(int64_t step) const override {
-    if (step >= steps_) return {samples_};
     const Place at = place(step);
     return {at.of->first_sample + (at.epoch - at.of->phase.first_epoch) * at.of->samples_before(at.of->batches) +
             at.of->samples_before(at.batch)};
@@ -137,7 +136,7 @@ class Multigrid final : public Sampler {
   };
 
   Place place(int64_t step) const {
-    CAIRN_CHECK(step >= 0 && step < steps_, "step {} of {}", step, steps_);
+    CAIRN_CHECK(step >= 0, "step {}", step);  // steps beyond the schedule (after rollbacks) go on with its last phase
     const auto after = std::upper_bound(phases_.begin(), phases_.end(), step,
                                         [](int64_t wanted, const PlannedPhase& one) { return wanted < one.first_step; });
     const PlannedPhase& of = *std::prev(after);
@@ -165,7 +164,7 @@ class Multigrid final : public Sampler {
   SamplerFacts facts_;
   base::Random random_;
   std::vector<PlannedPhase> phases_;
-  int64_t steps_ = 0, samples_ = 0;
+  int64_t steps_ = 0;
 };
 
 }  // namespace

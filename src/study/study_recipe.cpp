@@ -1,0 +1,40 @@
+#include "study/study_recipe.h"
+
+#include <sstream>
+#include <string_view>
+
+namespace cairn::study {
+namespace {
+
+bool is_of_study(std::string_view key) { return key.starts_with("study.") || key == "study"; }
+
+// The file without [study...], with its line numbers.
+base::Recipe::File training_sections(const base::Recipe::File& file) {
+  base::Recipe::File kept{.text = {}, .name = file.name};
+  std::istringstream lines(file.text);
+  bool own = false;
+  for (std::string line; std::getline(lines, line);) {
+    const size_t first = line.find_first_not_of(" \t");
+    if (first != std::string::npos && line[first] == '[') own = line.find("study", first) == line.find_first_not_of("[ \t", first);
+    kept.text += (own ? "" : line) + "\n";
+  }
+  return kept;
+}
+
+}  // namespace
+
+StudyRecipe split_recipe(const base::Recipe::File& file, const std::vector<std::string>& sets) {
+  StudyRecipe found{.all = base::Recipe::parse(file), .training = base::Recipe::parse(training_sections(file))};
+  for (const std::string& set : sets) {
+    found.all.set(set);
+    if (!is_of_study(set)) found.training.set(set);
+  }
+  return found;
+}
+
+base::Recipe with_keys(base::Recipe recipe, const std::vector<std::pair<std::string, base::Setting>>& keys) {
+  for (const auto& [key, value] : keys) recipe.set(key, value, "the study");
+  return recipe;
+}
+
+}  // namespace cairn::study

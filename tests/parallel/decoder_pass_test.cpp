@@ -44,7 +44,7 @@ struct Case {
 // Biases and adapters, where a wrong sign hides.
 void fill_what_starts_at_zero(const mesh::FlatLayout& layout, const at::Tensor& flat) {
   for (const mesh::NamedTensor& one : layout.views(flat))
-    if (one.name.ends_with(".bias") || one.name.ends_with(".lora_B.weight"))
+    if (one.name.ends_with(".bias") || one.name.ends_with(".lora_B.weight") || one.name.ends_with(".pool_b"))
       kernels::fill_normal(one.tensor.view({-1}), base::Random(4).for_name(one.name), 0, 0.03);
 }
 
@@ -114,6 +114,35 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{.vocab = 7, .embed = 8, .layers = 1, .heads = 2, .kv_heads = 2, .head_dim = 8, .mlp = 16, .length = 17, .tied = false},
              2,
              17}));
+
+// Pools that three layers share: every row has the gradients of all layers that take it.
+INSTANTIATE_TEST_SUITE_P(
+    Pools, DecoderGradients,
+    testing::Values(
+        Case{.shape =
+                 {.vocab = 23, .embed = 16, .layers = 3, .heads = 4, .kv_heads = 2, .head_dim = 4, .mlp = 20, .length = 9, .tied = true},
+             .samples = 3,
+             .length = 9,
+             .lora = {.rank = 5,
+                      .alpha = 7,
+                      .targets = {"q_proj", "v_proj", "o_proj", "up_proj", "down_proj"},
+                      .kind = AdapterKind::mos,
+                      .equivalent_rank = 2,
+                      .private_rank = 1,
+                      .shards = 4}},
+        Case{.shape =
+                 {.vocab = 11, .embed = 12, .layers = 2, .heads = 2, .kv_heads = 2, .head_dim = 6, .mlp = 10, .length = 5, .tied = false},
+             .samples = 2,
+             .length = 5,
+             .lora = {.rank = 4,
+                      .alpha = 3,
+                      .targets = {"k_proj", "gate_proj"},
+                      .by_root = true,
+                      .kind = AdapterKind::mos,
+                      .equivalent_rank = 2,
+                      .shards = 2,
+                      .dissociate = false,
+                      .share_rows = true}}));
 
 // A shape of the family with odd sizes.
 DecoderShape small(const std::string& kind) {

@@ -14,14 +14,23 @@ namespace cairn::parallel {
 namespace {
 
 struct Dropped {
-  std::unique_ptr<model::Model> model = model::make_decoder(
-      {.vocab = 23, .embed = 12, .layers = 2, .heads = 2, .kv_heads = 1, .head_dim = 6, .mlp = 14, .length = 7, .dropout = 0.3});
+  model::AdapterShape adapter = {};
+  std::unique_ptr<model::Model> model = model::make_decoder({.vocab = 23,
+                                                             .embed = 12,
+                                                             .layers = 2,
+                                                             .heads = 2,
+                                                             .kv_heads = 1,
+                                                             .head_dim = 6,
+                                                             .mlp = 14,
+                                                             .length = 7,
+                                                             .dropout = adapter.rank > 0 ? 0.0 : 0.3},
+                                                            adapter);
   mesh::FlatLayout layout = model->layout();
   model::Buffers buffers = model->make_buffers(at::TensorOptions().dtype(at::kDouble));
   std::unique_ptr<model::Objective> objective = model::make_next_token();
   mesh::Batch batch;
 
-  Dropped() {
+  explicit Dropped(const model::AdapterShape& adapters = {}) : adapter(adapters) {
     batch.ids = at::arange(5, 8);
     batch.fields["tokens"] = {(at::arange(21) * 5).remainder(23).view({3, 7})};
     batch.fields["targets"] = {(at::arange(21) * 7).remainder(23).view({3, 7})};
@@ -45,11 +54,13 @@ struct Dropped {
   }
 };
 
-TEST(Dropout, HasTheGradientsOfTheFunctionWithItsMask) {
-  Dropped one;
+void expect_gradients_of_the_masked_function(Dropped one) {
   const at::Tensor flat = at::empty({one.layout.elements}, at::kDouble), direction = at::empty_like(flat);
   model::initialize_parameters(*one.model, flat, base::Random(3));
   flat.mul_(10);
+  for (const mesh::NamedTensor& named : one.layout.views(flat))
+    if (named.name.ends_with(".lora_B.weight") || named.name.ends_with(".pool_b"))
+      kernels::fill_normal(named.tensor.view({-1}), base::Random(5).for_name(named.name), 0, 0.03);
   kernels::fill_normal(direction, base::Random(9), 0, 1);
   mesh::FlatGradients sink(one.layout, at::empty_like(flat), one.model->uses());
   const auto trained = [&](const at::Tensor& at) {
@@ -66,6 +77,26 @@ TEST(Dropout, HasTheGradientsOfTheFunctionWithItsMask) {
   sink.begin(1, nullptr);
   EXPECT_NE(one.loss(flat, base::Random(5), &sink), first);                                       // another step, another mask
   EXPECT_EQ(one.loss(flat, base::Random(4), nullptr), one.loss(flat, base::Random(5), nullptr));  // none without gradients
+}
+
+TEST(Dropout, HasTheGradientsOfTheFunctionWithItsMask) {
+  expect_gradients_of_the_masked_function(Dropped());
+  const std::vector<std::string> targets{"q_proj", "o_proj", "up_proj", "down_proj"};
+  expect_gradients_of_the_masked_function(Dropped({.rank = 2, .targets = targets, .dropout = 0.4}));
+  expect_gradients_of_the_masked_function(Dropped({.rank = 3,
+                                                   .targets = targets,
+                                                   .dropout = 0.4,
+                                                   .kind = model::AdapterKind::mos,
+                                                   .equivalent_rank = 2,
+                                                   .private_rank = 1,
+                                                   .shards = 2}));
+}
+
+TEST(Dropout, ABlockOfColumnsHasTheMaskOfTheWholeRow) {
+  const at::Tensor whole = at::ones({9, 40}), part = at::ones({9, 13}), keys = at::arange(9);
+  kernels::dropout(whole, keys, base::Random(1), 0.5);
+  kernels::dropout(part, keys, base::Random(1), 0.5, 11);
+  EXPECT_TRUE(at::equal(part, whole.narrow(1, 11, 13)));
 }
 
 TEST(Dropout, DropsTheGivenFractionAndKeepsTheMean) {

@@ -37,7 +37,7 @@ at::Tensor weights_of(const model::Model& model) {
   const at::Tensor flat = at::empty({layout.elements}, at::kDouble);
   model::initialize_parameters(model, flat, base::Random(3));
   for (const mesh::NamedTensor& one : layout.views(flat))
-    if (one.name.ends_with(".bias") || one.name.ends_with(".lora_B.weight"))
+    if (one.name.ends_with(".bias") || one.name.ends_with(".lora_B.weight") || one.name.ends_with(".pool_b"))
       kernels::fill_normal(one.tensor.view({-1}), base::Random(4).for_name(one.name), 0, 0.03);
   return flat.mul_(10);
 }
@@ -74,9 +74,10 @@ Found pass_on(comm::World& world, const TpCase& c, bool overlap = false) {
   if (world.size() > 1) axes.put("tp", world.everyone());
   model::Buffers buffers = model->make_buffers(at::TensorOptions().dtype(at::kDouble));
   mesh::Batch batch = token_batch(3, 7, c.shape.vocab);
+  batch.ids = at::arange(5, 8);
   batch.weights = at::linspace(0.5, 1.5, 3);
   const auto objective = model::make_next_token();
-  const model::PassOptions options{.overlap = overlap};
+  const model::PassOptions options{.overlap = overlap, .draws_by_token = c.lora.dropout > 0};
   const model::Losses losses = execute({.model = *model,
                                         .at = weights,
                                         .buffers = buffers,
@@ -85,6 +86,7 @@ Found pass_on(comm::World& world, const TpCase& c, bool overlap = false) {
                                         .objective = *objective,
                                         .into = &sink,
                                         .weight = 1.0 / 17,
+                                        .random = base::Random(6),
                                         .options = options});
   sink.finish();
   Found found{.loss = losses.sum, .per_sample = losses.per_sample, .gradients = {}};
@@ -206,6 +208,13 @@ std::vector<TpCase> tp_cases() {
   cases.push_back({"one_key_head_on_3", shape_of("qwen3", 6, 1), 3});
   cases.push_back(
       {"adapters", shape_of("llama", 4, 2), 2, {.rank = 2, .alpha = 3, .targets = {"q_proj", "v_proj", "down_proj", "o_proj"}}});
+  // Masks of what adapters read, also where each rank has a part of the columns.
+  model::AdapterShape dropped{.rank = 2, .alpha = 3, .targets = {"q_proj", "up_proj", "down_proj", "o_proj"}, .dropout = 0.3};
+  cases.push_back({"adapters_with_dropout", shape_of("llama", 4, 2), 2, dropped});
+  dropped.kind = model::AdapterKind::mos, dropped.rank = 3, dropped.equivalent_rank = 2, dropped.private_rank = 1, dropped.shards = 2;
+  cases.push_back({"pools_with_dropout_on_3", shape_of("llama", 8, 4), 3, dropped});
+  dropped.targets = {"k_proj", "v_proj"};
+  cases.push_back({"pools_where_ranks_share_key_heads", shape_of("llama", 4, 2), 4, dropped});
   cases.push_back({"gpt2_adapters", shape_of("gpt2", 4, 4), 2, {.rank = 2, .alpha = 3, .targets = {"c_fc", "c_proj"}}});
   return cases;
 }

@@ -45,7 +45,8 @@ struct Filled {
     flat = at::empty({model->elements()});
     model::initialize_parameters(*model, flat, base::Random(8));
     for (const mesh::NamedTensor& one : views())
-      if (one.name.find("lora_B") != std::string::npos) one.tensor.copy_(at::linspace(-1, 1, one.tensor.numel()).view(one.tensor.sizes()));
+      if (((one.name.find("lora_B") != std::string::npos || one.name.ends_with(".pool_b")) || one.name.ends_with(".pool_b")))
+        one.tensor.copy_(at::linspace(-1, 1, one.tensor.numel()).view(one.tensor.sizes()));
   }
   mesh::NamedTensors views() const { return model->layout().views(flat); }
   at::Tensor logits() const {
@@ -63,7 +64,8 @@ struct Filled {
 Adapter adapter_of(const Filled& filled, const model::AdapterShape& lora) {
   Adapter adapter{.shape = lora, .tensors = {}};
   for (const mesh::NamedTensor& one : filled.views())
-    if (one.name.find(".lora_") != std::string::npos) adapter.tensors.push_back({one.name, one.tensor.clone()});
+    if (one.name.find(".lora_") != std::string::npos || one.name.starts_with("adapters."))
+      adapter.tensors.push_back({one.name, one.tensor.clone()});
   return adapter;
 }
 
@@ -95,6 +97,34 @@ std::string adapter_refusal(const Act& act) {
     return error.what();
   }
   return "accepted";
+}
+
+TEST(Adapter, PoolsAreExportedAsTheMatricesOfEachLayerAndKeptToGoOnFrom) {
+  const ScratchFolder scratch;
+  model::AdapterShape pools{.rank = 3, .alpha = 6, .targets = {"v_proj", "q_proj"}, .kind = model::AdapterKind::mos};
+  pools.equivalent_rank = 2, pools.private_rank = 1, pools.shards = 2, pools.index_seed = 5;
+  const model::DecoderShape shape = shape_of("llama");
+  const Filled with(shape, pools), merged(shape);
+  const Adapter trained = adapter_of(with, pools);
+  EXPECT_EQ(trained.tensors.size(), 4u);
+  write_adapter(scratch / "a", trained, shape, "base", base::real_disk());
+  const Adapter read = read_adapter(scratch / "a");
+  EXPECT_EQ(read.shape, pools);
+  merge_adapter(merged.views(), read, shape);
+  EXPECT_GT((with.logits() - Filled(shape).logits()).abs().max().item<float>(), 1e-3);
+  EXPECT_LT((with.logits() - merged.logits()).abs().max().item<float>(), 1e-5);
+  Adapter other = read;
+  other.index_checksum = "0123456789abcdef";
+  EXPECT_THAT(adapter_refusal([&] { merge_adapter(merged.views(), other, shape); }), HasSubstr("trained with another index"));
+
+  std::filesystem::remove(scratch / "a/pools_config.json");  // what is left is what `peft` reads
+  const Adapter plain = read_adapter(scratch / "a");
+  EXPECT_EQ(plain.shape.kind, model::AdapterKind::lora);
+  EXPECT_EQ(plain.tensors.size(), static_cast<size_t>(2 * 2 * shape.layers));
+  for (const mesh::NamedTensor& one : plain.tensors) EXPECT_EQ(one.tensor.size(one.name.ends_with("A.weight") ? 0 : 1), 3) << one.name;
+  const Filled again(shape);
+  merge_adapter(again.views(), plain, shape);
+  EXPECT_TRUE(at::equal(again.flat, merged.flat));
 }
 
 TEST(Adapter, RefusesWhatItDoesNotCompute) {

@@ -1,18 +1,36 @@
 #include "data/batches.h"
 
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "base/check.h"
 #include "data/dataset.h"
 #include "data/samples/document_starts.h"
 #include "kernels/aten.h"
 
 namespace cairn::data {
+namespace {
+
+// Samplers that decide one epoch after the other have no batches but those of their epochs.
+bool has_end(const Sampler& sampler) { return sampler.known() != std::numeric_limits<int64_t>::max(); }
+
+}  // namespace
 
 BatchSource::BatchSource(const Dataset& dataset, const Sampler& sampler, const Subset& subset, SampleShares shares, at::Device device)
     : dataset_(dataset), sampler_(sampler), subset_(subset), shares_(shares), device_(device) {}
 
-std::vector<int64_t> BatchSource::ids(const BatchIndex& index) const { return sampler_.ids(index.batch()); }
+std::vector<int64_t> BatchSource::ids(const BatchIndex& index) const { return sampler_.draw(index.batch()).ids; }
+
+double BatchSource::progress(const BatchIndex& index) const {
+  return sampler_.progress(has_end(sampler_) ? index.batch() : index.step - 1);
+}
+
+int64_t BatchSource::steps(int64_t batches_skipped) const { return sampler_.steps() - (has_end(sampler_) ? batches_skipped : 0); }
 
 BatchCounts BatchSource::counts(const BatchIndex& index) const {
-  BatchCounts counts{.ids = ids(index)};
+  Draw draw = sampler_.draw(index.batch());
+  BatchCounts counts{.ids = std::move(draw.ids), .learning_rate_factor = draw.learning_rate_factor};
   const auto samples = static_cast<int64_t>(counts.ids.size());
   const BatchRange group = shares_.of_step_group(samples);
   for (int64_t i = 0; i < samples; ++i) {
@@ -26,16 +44,24 @@ BatchCounts BatchSource::counts(const BatchIndex& index) const {
 }
 
 mesh::Batch BatchSource::make(const BatchIndex& index) const {
-  const std::vector<int64_t> all = ids(index);
+  const Draw draw = sampler_.draw(index.batch());
+  CAIRN_CHECK(draw.weights.empty() || draw.weights.size() == draw.ids.size(), "{} weights of {} samples", draw.weights.size(),
+              draw.ids.size());
   std::vector<int64_t> own_ids;
-  for (const BatchRange& range : shares_.computed(static_cast<int64_t>(all.size())))
-    own_ids.insert(own_ids.end(), all.begin() + range.first, all.begin() + range.first + range.count);
-  mesh::Batch batch = fill(own_ids);
-  if (subset_.weighted()) {
+  std::vector<float> own_weights;
+  for (const BatchRange& range : shares_.computed(static_cast<int64_t>(draw.ids.size())))
+    for (auto i = static_cast<size_t>(range.first); i < static_cast<size_t>(range.first + range.count); ++i) {
+      own_ids.push_back(draw.ids[i]);
+      own_weights.push_back((draw.weights.empty() ? 1.0f : draw.weights[i]) * subset_.weight(draw.ids[i]));
+    }
+  mesh::Batch batch = filled(own_ids, draw.shape, index.batch());
+  if (batch.weights.defined())  // of documents (data.subset)
+    for (size_t i = 0; i < own_weights.size(); ++i) own_weights[i] *= batch.weights.const_data_ptr<float>()[i];
+  if (batch.weights.defined() || subset_.weighted() || !draw.weights.empty()) {
     batch.weights = at::empty({static_cast<int64_t>(own_ids.size())}, at::kFloat);
-    for (size_t i = 0; i < own_ids.size(); ++i) batch.weights.mutable_data_ptr<float>()[i] = subset_.weight(own_ids[i]);
+    std::copy(own_weights.begin(), own_weights.end(), batch.weights.mutable_data_ptr<float>());
   }
-  batch.progress = sampler_.progress(index.step - 1);
+  batch.progress = progress(index);
   if (!device_.is_cuda()) return batch;
   batch.ids = batch.ids.pin_memory();
   if (batch.weights.defined()) batch.weights = batch.weights.pin_memory();
@@ -43,9 +69,12 @@ mesh::Batch BatchSource::make(const BatchIndex& index) const {
   return batch;
 }
 
-mesh::Batch BatchSource::fill(std::span<const int64_t> ids) const {
+mesh::Batch BatchSource::fill(std::span<const int64_t> ids) const { return filled(ids, {}, 0); }
+
+mesh::Batch BatchSource::filled(std::span<const int64_t> ids, const SampleShape& shape, int64_t step) const {
   mesh::Batch batch;
-  dataset_.fill(ids, batch);
+  shape == SampleShape{} ? dataset_.fill(ids, batch) : dataset_.fill_shaped(ids, shape, step, batch);
+  batch.norm_samples = shape.norm_samples;
   if (device_.is_cuda()) add_document_starts(batch);
   return batch;
 }

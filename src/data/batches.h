@@ -27,9 +27,10 @@ struct BatchIndex {
 
 // What the global batch of a step amounts to. Every rank computes the same without communication.
 struct BatchCounts {
-  std::vector<int64_t> ids;       // of all samples, in order
-  int64_t tokens = 0;             // targets in all samples (Dataset::tokens_in)
-  int64_t step_group_tokens = 0;  // targets in the samples of this rank's step group
+  std::vector<int64_t> ids;         // of all samples, in order
+  double learning_rate_factor = 1;  // Draw::learning_rate_factor
+  int64_t tokens = 0;               // targets in all samples (Dataset::tokens_in)
+  int64_t step_group_tokens = 0;    // targets in the samples of this rank's step group
   int64_t step_group_samples = 0;
   int64_t max_local_samples = 0;  // the most samples that any rank has
 };
@@ -45,16 +46,20 @@ class BatchSource {
 
   std::vector<int64_t> ids(const BatchIndex& index) const;  // of the global batch
   BatchCounts counts(const BatchIndex& index) const;
-  // This rank's samples of the global batch, with weights where the subset has some, and progress.
+  // This rank's samples of the global batch in their shape, with progress, and weights where sampler or subset have some.
   mesh::Batch make(const BatchIndex& index) const;
   // The fraction of the run before this step (Sampler::progress).
-  double progress(const BatchIndex& index) const { return sampler_.progress(index.step - 1); }
-  // A batch of these samples, without weights and not pinned: held-out samples.
+  double progress(const BatchIndex& index) const;
+  // Steps of the whole run, at most: batches that rollbacks have skipped do not come again where the sampler has no more.
+  int64_t steps(int64_t batches_skipped) const;
+  // A batch of these samples in their own shape, without weights and not pinned: held-out samples.
   mesh::Batch fill(std::span<const int64_t> ids) const;
   // Makes the batches of steps from.step .. end_step - 1 on a thread of its own. This source must outlive the loader.
   std::unique_ptr<Loader> load_ahead(const BatchIndex& from, int64_t end_step) const;
 
  private:
+  mesh::Batch filled(std::span<const int64_t> ids, const SampleShape& shape, int64_t step) const;
+
   const Dataset& dataset_;
   const Sampler& sampler_;
   const Subset& subset_;

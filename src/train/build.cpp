@@ -30,6 +30,7 @@ void begin(Job& job, const Start& start) {
 std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start& start, const data::Subset& subset) {
   at::set_num_threads(start.threads);
   auto job = std::make_unique<Job>();
+  job->passage_scores = start.passage_scores;
   job->engine.trained.barrier = &job->barrier;
   double since = base::seconds(world.wall().now());
   const auto took = [&](const char* part) {
@@ -46,12 +47,12 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   took("data");
 
   build_model(*job, world, pretrained);
+  build_sampler(*job, subset);
   const StepNeeds& needs = step_method(job->config.settings).needs;
   const std::vector<bool> trained = model::trainable(*job->engine.model, job->config.settings.model.train);
   place_parameters(*job, world, needs.gradients ? trained : std::vector<bool>(trained.size(), false));
   build_optimizer(*job, world);
   build_sync(*job, world, start);
-  build_sampler(*job, subset);
   build_step_plans(*job, world);
   if (!resumed || needs.reference) start_weights(*job, pretrained, world);  // a reference model is made from the initial weights
   build_step(*job, world, trained, [&job = *job, &world, opened] { start_weights(job, *opened, world); });

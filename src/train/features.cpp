@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "data/sampler.h"
 #include "parallel/plan.h"
 #include "sync/needs.h"
 #include "train/settings.h"
@@ -30,6 +31,12 @@ constexpr Conflict kConflicts[] = {
      "ranks run different numbers of passes, and gather weights in each: use context.plan = flexsp, or memory.zero = 2"},
     {Feature::cuda_graph, Feature::step_plans, "every pass has a shape of its own: leave it out"},
     {Feature::bf16_gradients, Feature::step_plans, "several passes are summed in fp32: leave it out"},
+    {Feature::sample_losses, Feature::cuda_graph, "a captured step keeps no losses of single samples: use train.cuda_graph = false"},
+    {Feature::sample_losses, Feature::step_plans, "steps under a plan keep no losses of single samples: use context.plan = fixed"},
+    {Feature::sample_losses, Feature::local_steps,
+     "islands that step separately would score samples by different models: use sync.island.kind = all_reduce, or data.sampler = rs2"},
+    {Feature::whole_batch, Feature::local_steps,
+     "an island would train on a part of a batch that was composed as a whole: use sync.island.kind = all_reduce"},
     {Feature::rollback, Feature::local_steps, "an island cannot go back by itself while the others go on: use skip or stop"},
 };
 
@@ -91,7 +98,11 @@ void add_model(const Settings& s, std::vector<UsedFeature>& used) {
   if (s.model.dropout > 0) used.push_back({Feature::dropout, fmt::format("model.dropout = {}", s.model.dropout)});
   if (s.model.batch_norm) used.push_back({Feature::running_statistics, "model.batch_norm = true"});
   if (s.data.packing == data::Packing::sequences) used.push_back({Feature::sequences, "data.packing = sequences"});
+  const std::string sampler = fmt::format("data.sampler = {}", s.data.sampler);
+  if (data::sampler_needs(s.data.sampler).losses) used.push_back({Feature::sample_losses, sampler});
+  if (data::sampler_needs(s.data.sampler).whole_batch) used.push_back({Feature::whole_batch, sampler});
   if (s.data.needs().pairs) used.push_back({Feature::pairs, fmt::format("data.kind = {}", s.data.kind)});
+  if (s.data.needs().retrieval) used.push_back({Feature::retrieval, fmt::format("data.kind = {}", s.data.kind)});
   if (s.data.needs().rollouts) used.push_back({Feature::rollouts, fmt::format("data.kind = {}", s.data.kind)});
 }
 

@@ -29,6 +29,7 @@
 #include "train/report/memory_report.h"
 #include "train/sample_feedback.h"
 #include "train/settings.h"
+#include "train/start.h"
 #include "train/state/snapshot_barrier.h"
 #include "train/step.h"
 #include "train/step_plan/planned_batches.h"
@@ -92,12 +93,13 @@ struct Job {
   data::OpenedData data;
   data::Subset subset;  // the training samples of this run
   std::unique_ptr<data::Sampler> sampler;
-  std::unique_ptr<data::BatchSource> batches;  // reads all of the above
+  std::unique_ptr<data::BatchSource> batches;   // reads all of the above
   std::unique_ptr<SampleLosses> sample_losses;  // null: the sampler needs none
   optim::LrSchedule schedule;
   SnapshotBarrier barrier;  // before the engine, which borrows it
   Engine engine;
   std::unique_ptr<Step> step;
+  PassageScores passage_scores;                // of Start
   std::optional<uint64_t> reference;           // checksum of the reference model, for methods that have one
   std::map<std::string, std::string> carried;  // files that came with model.from and go into every snapshot
   std::unique_ptr<parallel::FullTensorGather> assembly;

@@ -105,6 +105,7 @@ mesh::NamedTensors whole_gradients(const Job& job) {
 
 LayoutTrace trace_layout(comm::World& world, base::Recipe recipe, const LayoutTraceOptions& options) {
   recipe.set("train.steps", options.steps, "verify");
+  recipe.set("train.epochs", 0.0, "verify");
   Start start;
   start.cache = options.cache;
   start.plan = options.plan;

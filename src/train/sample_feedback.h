@@ -5,6 +5,8 @@
 //   epoch ends  the sampler decides the next epoch; ranks compare a hash of it        advance_sampler()
 #pragma once
 #include <cstdint>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -35,6 +37,10 @@ class SampleLosses {
   data::SampleFeedback flush();
   void drop() { steps_.clear(); }  // after a rollback
 
+  // Seconds that the sampler's last decision took.
+  void decided(double seconds) { decided_s_ = seconds; }
+  double decided_s() const { return decided_s_; }
+
  private:
   struct KeptStep {
     std::vector<int64_t> ids;
@@ -46,6 +52,7 @@ class SampleLosses {
   const bool counts_once_;
   const int64_t flush_steps_;
   std::vector<KeptStep> steps_;
+  double decided_s_ = 0;
 };
 
 // Keeps the losses of the step that was taken last, and flushes where enough steps are kept. Nothing without a sampler that needs them.
@@ -55,5 +62,7 @@ void flush_sample_losses(Job& job);
 // Lets the sampler decide, until the batch of the next step is known. The loader must not run. Collective; throws Error::diverged where
 // ranks would draw different samples.
 void advance_sampler(Job& job);
+// What the sampler says of the epoch that `step` begins, for the metrics and in one line of the log; empty within an epoch.
+std::vector<std::pair<std::string, double>> epoch_metrics(Job& job, int64_t step);
 
 }  // namespace cairn::train

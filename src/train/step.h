@@ -17,7 +17,7 @@
 namespace cairn::parallel {
 struct Pass;
 struct StepPlan;
-}
+}  // namespace cairn::parallel
 
 namespace cairn::train {
 
@@ -44,8 +44,8 @@ struct StepInput {
   int64_t tokens = 0;            // targets of the step group in the global batch
   int64_t loss_denominator = 0;  // the loss of the step group is a mean over so many tokens, or samples
   double learning_rate = 0;
-  int64_t update = 1;             // from 1; `step` minus the updates that were skipped
-  int64_t max_local_samples = 0;  // the most samples that any rank has
+  int64_t update = 1;                // from 1; `step` minus the updates that were skipped
+  int64_t max_local_samples = 0;     // the most samples that any rank has
   bool keeps_sample_losses = false;  // StepOutput::sample_losses is wanted (StepNeeds::sample_losses)
   // Which ranks work on which sequences: `batch` then holds those of this rank, ragged (parallel::places_of). Null: no step plans.
   const parallel::StepPlan* plan = nullptr;
@@ -63,7 +63,7 @@ struct StepOutput {
   // Where they were asked for: the unweighted sum of the losses of each of this rank's samples, and their number. Undefined on ranks that
   // compute no losses.
   at::Tensor sample_losses = {}, sample_counts = {};
-  bool skipped = false;           // nothing was updated
+  bool skipped = false;  // nothing was updated
 };
 
 // One step: passes over the batch, then an update of the parameters. Ordinary training (steps/gradient_step.cpp), preference learning

@@ -15,6 +15,7 @@
 #include "train/steps/grpo_step.h"
 #include "train/steps/masha_step.h"
 #include "train/steps/one_byte_step.h"
+#include "train/steps/retrieval_step.h"
 
 namespace cairn::train {
 
@@ -24,6 +25,7 @@ const std::vector<StepMethod>& step_methods() {
       gradient_method(),  // the default
       dpo_method(),       // chosen by preference data
       grpo_method(),      // chosen by rollouts
+      retrieval_method(),  // chosen by queries with passages
       one_byte_method(),  // zeroth-order, one byte per slope
       masha1_method(),    // compressed extragradient, random elements
       masha2_method(),    // compressed extragradient, largest elements
@@ -51,7 +53,8 @@ const StepMethod& step_method(const Settings& settings) {
   const bool by_default = settings.train.method == all.front().name;
   const data::DataNeeds& data = settings.data.needs();
   const auto found = std::find_if(all.begin(), all.end(), [&](const StepMethod& one) {
-    if (by_default && (data.pairs || data.rollouts)) return one.needs.pairs == data.pairs && one.needs.rollouts == data.rollouts;
+    if (by_default && (data.pairs || data.rollouts || data.retrieval))
+      return one.needs.pairs == data.pairs && one.needs.rollouts == data.rollouts && one.needs.retrieval == data.retrieval;
     return one.name == settings.train.method;
   });
   if (found == all.end()) base::fail_unknown("train.method", settings.train.method, step_method_names());
@@ -68,6 +71,7 @@ std::vector<Limit> own_passes_limits(std::vector<Limit> more) {
       {Feature::bf16_gradients, "the method keeps its own sums in fp32: leave it out"},
       {Feature::pairs, "pairs of answers are trained by gradients: leave train.method out"},
       {Feature::rollouts, "answers with advantages are trained by gradients: leave train.method out"},
+      {Feature::retrieval, "encoders of texts are trained by gradients: leave train.method out"},
   };
   limits.insert(limits.begin(), more.begin(), more.end());
   return limits;
@@ -95,6 +99,9 @@ void check_step_method(const Settings& settings, const parallel::Plan& plan) {
   refuse_limits(chosen, method.needs.limits, used_features(settings, plan));
   static constexpr Limit kOwnBatches[] = {{Feature::step_plans, "the method makes passes of its own: use context.plan = fixed"}};
   if (!method.needs.step_plans) refuse_limits(chosen, kOwnBatches, used_features(settings, plan));
+  static constexpr Limit kOwnLosses[] = {
+      {Feature::sample_losses, "the method keeps no losses of single samples: use data.sampler = rs2 or shuffled"}};
+  if (!method.needs.sample_losses) refuse_limits(chosen, kOwnLosses, used_features(settings, plan));
   check_island_rule(method, chosen, settings, plan);
   for (const StepMethod& one : step_methods())
     if (one.check) one.check(settings, plan);

@@ -9,6 +9,7 @@
 #include "train/build.h"
 #include "train/build/batches.h"
 #include "train/flops.h"
+#include "train/sample_feedback.h"
 #include "train/step_methods.h"
 #include "train/step_plan/planned_batches.h"
 #include "train/sync_check.h"
@@ -73,6 +74,7 @@ sync::StepMetrics metrics_of(const PlannedBatch& planned) {
 TakenStep take_step(Job& job) {
   const int64_t step = job.progress.steps_done + 1;
   const data::BatchIndex index = batch_index(job, step);
+  if (index.batch() >= job.sampler->known()) start_loader(job);  // the sampler decides the next epoch
   const data::BatchCounts counts = job.batches->counts(index);
   TakenStep taken{
       .batch = index.batch(),
@@ -81,7 +83,8 @@ TakenStep take_step(Job& job) {
       .loss_denominator = loss_denominator(job, counts),
       .positions = counts.step_group_samples * job.config.settings.data.needs().sequences() * std::max<int64_t>(job.data.length, 1)};
   if (job.ahead.planner) count_sequences(job, counts, taken);
-  taken.learning_rate = job.schedule.learning_rate(job.sampler->progress(step));
+  taken.learning_rate = job.schedule.learning_rate(job.batches->progress(batch_index(job, step + 1))) * counts.learning_rate_factor;
+  taken.sampler_metrics = epoch_metrics(job, step);
   const std::chrono::nanoseconds asked = job.instruments.wall->now();
   comm::FlightRecorder* const flight = job.instruments.flight;
   if (flight) flight->begin_step(step), flight->set_activity(comm::Activity::loading);
@@ -104,7 +107,9 @@ TakenStep take_step(Job& job) {
                                 .loss_denominator = taken.loss_denominator,
                                 .learning_rate = taken.learning_rate,
                                 .max_local_samples = counts.max_local_samples,
+                                .keeps_sample_losses = job.sample_losses != nullptr,
                                 .plan = job.ahead.planned ? &planned.plan : nullptr});
+  keep_sample_losses(job, counts.ids, taken.output);
   if (flight) flight->end_step(), flight->set_activity(comm::Activity::updating);  // what a rank does beside its passes
   return taken;
 }

@@ -22,6 +22,7 @@ struct TakenStep {
   StepOutput output = {};
   std::optional<parallel::StepPlan> plan = {};  // of the step
   sync::StepMetrics plan_metrics = {};          // of the plan, on the rank that made it
+  sync::StepMetrics sampler_metrics = {};       // of the epoch that begins with this step; else empty
 };
 
 // Runs the step after progress.steps_done on the loader's next batch: everything from the copy of the batch to the update. The caller

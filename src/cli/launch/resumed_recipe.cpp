@@ -68,8 +68,9 @@ std::vector<std::string> changed_keys(base::Recipe before, base::Recipe now, con
 }
 
 std::string finished_line(base::Recipe recipe, const RunDirectory& run) {
-  const int64_t steps = recipe.read(train::train_schema()).steps;
-  if (!run.resume || run.step < steps) return {};
+  const train::TrainOptions options = recipe.read(train::train_schema());
+  const int64_t steps = options.steps;
+  if (!run.resume || run.step < steps || options.epochs > 0) return {};  // the sampler says how many steps epochs have
   const int64_t islands = train::separate_islands(recipe);
   if (islands > 1 && !std::filesystem::is_directory(run.path / fmt::format("island-{}", islands - 1))) return {};
   train::check_steps_left(steps, run.step, run.path);

@@ -1,6 +1,7 @@
 #include "data/samples/epochs.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/check.h"
@@ -38,6 +39,10 @@ Mixture mix(const SamplerFacts& facts) {
 }  // namespace
 
 Epochs::Epochs(SamplerFacts facts) : facts_(std::move(facts)), streams_(divide(facts_)), mixture_(mix(facts_)) {
+  if (facts_.epochs > 0) {
+    const double samples = facts_.epochs * static_cast<double>(facts_.from.size());
+    facts_.steps = static_cast<int64_t>(std::ceil(samples / static_cast<double>(facts_.global_batch)));
+  }
   CAIRN_CHECK(facts_.from.size() >= 1 && facts_.global_batch >= 1 && facts_.steps >= 1, "{} samples, global batch {}, {} steps",
               facts_.from.size(), facts_.global_batch, facts_.steps);
 }
@@ -50,6 +55,12 @@ std::vector<int64_t> Epochs::positions(int64_t step) const {
   std::vector<int64_t> positions;
   for (int64_t stream = 0; stream < streams(); ++stream) positions.push_back(mixture_.drawn(stream, first_draw(step)));
   return positions;
+}
+
+void check_one_pool(const SamplerFacts& facts, const char* sampler) {
+  if (facts.streams.size() > 1)
+    base::fail_input("data.weights: data.sampler = {} draws from all samples alike. Leave the weights out, or use data.sampler = shuffled.",
+                     sampler);
 }
 
 Epochs::Place Epochs::place(int64_t draw) const {

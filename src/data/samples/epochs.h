@@ -15,6 +15,7 @@ class Epochs {
   explicit Epochs(SamplerFacts facts);
 
   const SamplerFacts& facts() const { return facts_; }
+  int64_t steps() const { return facts_.steps; }  // ceil(epochs * samples / global_batch) where epochs decide
   int64_t first_draw(int64_t step) const { return step * facts_.global_batch; }
   double epoch(int64_t step) const;
   double progress(int64_t step) const;
@@ -35,5 +36,8 @@ class Epochs {
   std::vector<Subset> streams_;  // none of them empty
   Mixture mixture_;
 };
+
+// Refuses weighted mixtures, for samplers that draw from all samples alike.
+void check_one_pool(const SamplerFacts& facts, const char* sampler);
 
 }  // namespace cairn::data

@@ -36,7 +36,7 @@ class Shuffled final : public Sampler {
     return ids;
   }
 
-  int64_t steps() const override { return epochs_.facts().steps; }
+  int64_t steps() const override { return epochs_.steps(); }
   double progress(int64_t step) const override { return epochs_.progress(step); }
   double epoch(int64_t step) const override { return epochs_.epoch(step); }
   std::vector<int64_t> positions(int64_t step) const override { return epochs_.positions(step); }

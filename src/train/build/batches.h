@@ -17,7 +17,10 @@ data::BatchIndex batch_index(const Job& job, int64_t step);
 // The ids of the global batch of `step`, the same on all ranks.
 std::vector<int64_t> batch_ids(const Job& job, int64_t step);
 
-// Starts, or restarts, the thread that makes the batches after progress.steps_done. Collective with step plans.
+// The last step of the run; while the sampler has not decided its last epoch, an estimate above the steps that are known.
+int64_t last_step(const Job& job);
+
+// Starts, or restarts, the thread that makes the batches after progress.steps_done, as far as the sampler knows them. Collective.
 void start_loader(Job& job);
 // Ends it.
 void stop_loader(Job& job);

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "base/memory_scope.h"
 #include "kernels/aten.h"
 #include "model/model.h"
@@ -33,9 +35,11 @@ void build_optimizer(Job& job, comm::World& world) {
   int64_t bytes = 0;
   for (const mesh::NamedTensor& state : engine.optimizer->state()) bytes += static_cast<int64_t>(state.tensor.nbytes());
   job.instruments.booked.emplace_back(*job.instruments.memory, base::MemoryUse::optimizer, bytes);
+  // The steps of train.epochs are known only here: the warm-up takes at most as much of them as the default does.
+  const int64_t warmup_steps = s.train.epochs > 0 ? std::min(s.optim.warmup_steps, s.train.steps * 2 / 5) : s.optim.warmup_steps;
   job.schedule = {.shape = s.optim.schedule,
                   .highest = s.optim.learning_rate,
-                  .warmup = static_cast<double>(s.optim.warmup_steps) / static_cast<double>(s.train.steps),
+                  .warmup = static_cast<double>(warmup_steps) / static_cast<double>(s.train.steps),
                   .min_lr_ratio = s.optim.min_lr_ratio,
                   .decay_share = s.optim.decay_share,
                   .decay_shape = s.optim.decay_shape};

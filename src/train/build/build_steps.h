@@ -40,14 +40,14 @@ void restore_newest(Job& job, comm::World& world, const Start& start, ResumedFro
 std::optional<snapshot::Pretrained> open_inputs(Job& job, comm::World& world, const Start& start);
 // 5. Model, objective and pass options, without parameter values (build_model.cpp).
 void build_model(Job& job, comm::World& world, const std::optional<snapshot::Pretrained>& pretrained);
-// 6. Memory for parameters and gradients, as the plan places them (place_parameters.cpp). `trained`: for each parameter of the model.
-void place_parameters(Job& job, comm::World& world, const std::vector<bool>& trained);
-// 7. Optimizer and learning-rate schedule (build_optimizer.cpp).
-void build_optimizer(Job& job, comm::World& world);
-// 8. One sync rule for the replicas that step together, and one for islands that step separately (build_sync.cpp).
-void build_sync(Job& job, comm::World& world, const Start& start);
-// 9. Subset and sampler (batches.cpp).
+// 6. Subset and sampler (batches.cpp). With train.epochs it sets train.steps, which the parts after it read.
 void build_sampler(Job& job, const data::Subset& subset);
+// 7. Memory for parameters and gradients, as the plan places them (place_parameters.cpp). `trained`: for each parameter of the model.
+void place_parameters(Job& job, comm::World& world, const std::vector<bool>& trained);
+// 8. Optimizer and learning-rate schedule (build_optimizer.cpp).
+void build_optimizer(Job& job, comm::World& world);
+// 9. One sync rule for the replicas that step together, and one for islands that step separately (build_sync.cpp).
+void build_sync(Job& job, comm::World& world, const Start& start);
 //    The pool of step plans, where context.plan has them (step_plans.cpp).
 void build_step_plans(Job& job, comm::World& world);
 // 10. The pipeline, if mesh.pp is more than 1, and the step (build_step.cpp). `load_start_weights` sets the parameters as 11 does.

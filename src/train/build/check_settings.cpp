@@ -5,12 +5,14 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "data/sampler.h"
 #include "model/decoder/wiring.h"
 #include "model/model.h"
 #include "model/needs.h"
 #include "parallel/dtensor_block.h"
 #include "parallel/plan.h"
 #include "sync/needs.h"
+#include "train/build/check_clips.h"
 #include "train/islands/remote_islands.h"
 #include "train/settings.h"
 #include "train/step_methods.h"
@@ -49,7 +51,9 @@ void check_values(const Settings& settings) {
     base::fail_input("train.fp8_layers = \"{}\": no layer is in fp8. Set train.fp8 = \"layers\", or leave it out.", t.fp8_layers);
   if (t.fp8 != Fp8Scope::none && t.precision != Precision::bf16)
     base::fail_input("train.fp8 = {} needs train.precision = bf16: everything that is not in fp8 is in bf16", name_of(t.fp8));
-  if (t.check_every > t.steps)
+  if (t.epochs > 0 && t.steps != TrainOptions{}.steps)
+    base::fail_input("train.steps = {}: train.epochs = {} decides when the run ends. Leave one of them out.", t.steps, t.epochs);
+  if (t.check_every > t.steps && t.epochs == 0)
     base::fail_input("train.check_every = {}: train.steps = {}, and none would be checked: use a smaller one", t.check_every, t.steps);
 }
 
@@ -121,13 +125,25 @@ void check_streams(const Settings& settings, const parallel::Plan& plan) {
   if (o.start_step > 0 && settings.train.cuda_graph)
     base::fail_input("model.parscale.start_step = {}: a captured graph would go on with one stream. Use train.cuda_graph = false.",
                      o.start_step);
-  if (o.start_step >= settings.train.steps && o.start_step > 0)
+  if (o.start_step >= settings.train.steps && o.start_step > 0 && settings.train.epochs == 0)
     base::fail_input("model.parscale.start_step = {}: train.steps = {}, so the streams would never start. Use a smaller one.", o.start_step,
                      settings.train.steps);
   if (settings.layout.context.plan != parallel::ContextPlan::fixed)
     base::fail_input(
         "context.plan: plans for each step count the tokens of one stream only. Set context.plan = fixed, or "
         "model.parscale.streams = 1.");
+}
+
+// What the sampler needs of the run. Its own keys are checked where it is made.
+void check_sampler(const Settings& settings) {
+  const std::string& name = settings.data.sampler;
+  const data::SamplerNeeds& needs = data::sampler_needs(name);
+  if (needs.epochs && settings.train.epochs == 0)
+    base::fail_input(
+        "data.sampler = {}: its epochs differ in length, so steps cannot end the run. Set train.epochs instead of train.steps.", name);
+  if (needs.whole_batch && !settings.data.weights.empty())
+    base::fail_input("data.weights: data.sampler = {} draws from all samples alike. Leave the weights out, or use data.sampler = shuffled.",
+                     name);
 }
 
 // Islands that step separately.
@@ -157,6 +173,8 @@ void check_settings(const Settings& settings, const parallel::Plan& plan) {
   const std::vector<UsedFeature> used = used_features(settings, plan);
   refuse_limits(model_name(settings), model_limits(settings), used);
   check_step_method(settings, plan);
+  check_sampler(settings);
+  check_clips(settings, plan);
   check_context(settings, plan);
   check_streams(settings, plan);
   check_islands(settings, plan);

@@ -47,7 +47,7 @@ std::optional<snapshot::OpenSnapshot> find_on_disk(const Job& job, comm::World& 
                               .max_apart = 2 * every,
                               .passed_over = passed_over,
                               .one_model = sync::needs_of(job.config.settings.island.kind).one_model});
-  if (found) check_steps_left(steps, found->step(), start.out);
+  if (found && job.config.settings.train.epochs == 0) check_steps_left(steps, found->step(), start.out);
   return found;
 }
 

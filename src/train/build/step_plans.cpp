@@ -106,7 +106,7 @@ std::unique_ptr<PlannedBatches> plan_ahead(Job& job) {
                                                                 .source = *job.batches,
                                                                 .dataset = *job.data.samples,
                                                                 .planner = job.ahead.planner},
-                                          batch_index(job, job.progress.steps_done + 1), job.config.settings.train.steps);
+                                          batch_index(job, job.progress.steps_done + 1), last_step(job));
 }
 
 }  // namespace cairn::train

@@ -88,6 +88,7 @@ std::string shared_settings(const Settings& s) {
     keys.push_back(fmt::format("{}.{} = {}", pattern.name, pattern.entries[i].key, base::to_toml(seen[i])));
   keys.push_back(fmt::format("island.founders = {}", founders_of(s.remote)));
   keys.push_back(fmt::format("train.steps = {}", s.train.steps));
+  if (s.train.epochs > 0) keys.push_back(fmt::format("train.epochs = {}", s.train.epochs));
   keys.push_back(fmt::format("train.global_batch = {}", s.train.global_batch));
   keys.push_back(fmt::format("train.seed = {}", s.train.seed));
   return fmt::format("{}", fmt::join(keys, "\n"));

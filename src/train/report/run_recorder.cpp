@@ -14,6 +14,7 @@
 #include "comm/world.h"
 #include "kernels/peak_flops.h"
 #include "train/build.h"
+#include "train/build/batches.h"
 #include "train/flops.h"
 #include "train/report/run_files.h"
 #include "train/report/run_starts.h"
@@ -148,7 +149,7 @@ void RunRecorder::write(const StepRecord& facts, const Reading& reading, double 
   if (!job_.bad_steps->before_update()) job_.bad_steps->must_be_good(facts.step, loss, reading.gradient_norm);
   result_.step = facts.step;
   if (facts.fault.empty()) result_.loss = loss;
-  if (progress_ && (progress_->due() || facts.step == job_.config.settings.train.steps)) show(facts, numbers);
+  if (progress_ && (progress_->due() || facts.step == last_step(job_))) show(facts, numbers);
 }
 
 void RunRecorder::write_row(const StepRecord& facts, const StepNumbers& numbers) {
@@ -200,12 +201,13 @@ void RunRecorder::write_tensorboard(const StepRecord& facts, const StepNumbers& 
 // With what is left of evaluations and saves, each as long as the last one.
 double RunRecorder::seconds_left(int64_t step) const {
   const Settings& s = job_.config.settings;
-  const int64_t pauses = std::max(times_due(step, s.eval.every, s.train.steps), times_due(step, s.snapshot.every, s.train.steps));
-  return static_cast<double>(s.train.steps - step) / steps_per_s_ + static_cast<double>(pauses) * pause_s_;
+  const int64_t last = last_step(job_);
+  const int64_t pauses = std::max(times_due(step, s.eval.every, last), times_due(step, s.snapshot.every, last));
+  return static_cast<double>(last - step) / steps_per_s_ + static_cast<double>(pauses) * pause_s_;
 }
 
 void RunRecorder::show(const StepRecord& facts, const StepNumbers& numbers) {
-  const int64_t steps = job_.config.settings.train.steps;
+  const int64_t steps = last_step(job_);
   std::string line = fmt::format("step {}/{}  loss {:.4f}", facts.step, steps, numbers.loss);
   if (!std::isnan(result_.held_out_loss)) line += fmt::format("  held-out {:.4f}", result_.held_out_loss);
   line += fmt::format("  lr {:.3g}  grad norm {:.3g}  {} tokens/s", facts.learning_rate, numbers.gradient_norm,
@@ -222,8 +224,7 @@ void RunRecorder::show(const StepRecord& facts, const StepNumbers& numbers) {
 
 void RunRecorder::evaluating(double done) {
   if (!progress_ || !progress_->due()) return;
-  progress_->update(fmt::format("step {}/{}  loss {:.4f}  evaluating: {:.0f} %", result_.step, job_.config.settings.train.steps,
-                                result_.loss, 100 * done));
+  progress_->update(fmt::format("step {}/{}  loss {:.4f}  evaluating: {:.0f} %", result_.step, last_step(job_), result_.loss, 100 * done));
 }
 
 void RunRecorder::held_out(const HeldOut& found) {

@@ -5,6 +5,7 @@
 #include "mesh/write_barrier.h"
 #include "model/classifier/batch_norm.h"
 #include "train/build.h"
+#include "train/sample_feedback.h"
 
 namespace cairn::train {
 namespace {
@@ -21,6 +22,7 @@ std::vector<at::Tensor> changing(Job& job) {
 }  // namespace
 
 void Rewind::keep(Job& job) {
+  flush_sample_losses(job);
   const std::vector<at::Tensor> from = changing(job);
   if (tensors_.empty()) {
     int64_t bytes = 0;
@@ -42,6 +44,8 @@ void Rewind::back(Job& job, int64_t bad_step) const {
   const std::vector<at::Tensor> into = changing(job);
   CAIRN_CHECK(!tensors_.empty() && into.size() == tensors_.size(), "{} tensors where {} were kept", into.size(), tensors_.size());
   for (size_t i = 0; i < into.size(); ++i) into[i].copy_(tensors_[i]);
+  if (job.sample_losses) job.sample_losses->drop();
+  job.sampler->restored();
   job.engine.store->updated();
   job.progress.batches_passed += bad_step - steps_done_;
   job.progress.steps_done = steps_done_;

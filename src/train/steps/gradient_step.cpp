@@ -13,6 +13,8 @@
 #include <optional>
 #include <utility>
 
+#include <ATen/core/IListRef.h>
+
 #include "base/memory_scope.h"
 #include "base/trace.h"
 #include "comm/group.h"
@@ -71,7 +73,10 @@ class GradientStep final : public Step {
     model::commit_batch_norms(engine.buffers, facts.skipped, [&](const at::Tensor& sums) {
       engine.step_group->all_reduce(sums, comm::Reduce::sum, {comm::Purpose::state, "running statistics"}).wait();
     });
-    return {.loss_sum = found.loss_sum, .gradient_norm = clip.norm, .measures = found.measures, .skipped = facts.skipped};
+    StepOutput output{.loss_sum = found.loss_sum, .gradient_norm = clip.norm, .measures = found.measures, .skipped = facts.skipped};
+    if (input.keeps_sample_losses) add_sample_losses(output);
+    losses_.clear();
+    return output;
   }
 
  private:
@@ -82,7 +87,10 @@ class GradientStep final : public Step {
 
   // Runs the passes. Complete gradients are announced to the sync rule.
   Found gradients(Engine& engine, const StepInput& input, const TrainingPasses& all) {
-    const auto run_passes = [&](std::span<const parallel::Pass> passes) { return sum_losses(execution_(passes)); };
+    const auto run_passes = [&](std::span<const parallel::Pass> passes) {
+      losses_ = execution_(passes);
+      return sum_losses(losses_);
+    };
     std::optional<GradientChecksums> expected;
     if (is_due(input.step)) {
       const at::Tensor loss_sum = accumulate_gradients(
@@ -105,6 +113,19 @@ class GradientStep final : public Step {
     if (expected) expected->expect_same({found[0], engine.trained.gradients}, input.step);
     for (const int64_t piece : held) engine.sync->gradient_ready(piece);
     return {found[0], found[1], update_replayed_ ? found[2] : at::Tensor()};
+  }
+
+  // Of the passes that computed losses, in the order of the samples.
+  void add_sample_losses(StepOutput& output) const {
+    std::vector<at::Tensor> sums, counts;
+    for (const model::Losses& one : losses_) {
+      if (!one.per_sample.defined()) continue;
+      sums.push_back(one.per_sample);
+      counts.push_back(one.per_sample_count);
+    }
+    if (sums.empty()) return;
+    output.sample_losses = at::cat(sums);
+    output.sample_counts = at::cat(counts);
   }
 
   // The first step at or after each multiple of check_every: some steps may be left out.
@@ -141,6 +162,7 @@ class GradientStep final : public Step {
   Execution execution_;
   std::unique_ptr<CudaGraphStep> graphs_;                   // null: no CUDA graphs
   const int64_t check_every_;                               // 0: no step is checked
+  std::vector<model::Losses> losses_;                       // of the passes of this step, where they are not captured
   int64_t checked_ = 0;                                     // the multiple of check_every that was checked last
   bool passes_replayed_ = false, update_replayed_ = false;  // in the last step
 };
@@ -158,7 +180,7 @@ std::unique_ptr<Step> make_gradient(const StepContext& context) {
 }  // namespace
 
 StepMethod gradient_method() {
-  return {.name = "gradient", .help = "backward and an optimizer", .needs = {.announces_writes = true, .step_plans = true}, .make = make_gradient};
+  return {.name = "gradient", .help = "backward and an optimizer", .needs = {.announces_writes = true, .step_plans = true, .sample_losses = true}, .make = make_gradient};
 }
 
 Execution in_turn(Passes passes) {

@@ -146,12 +146,16 @@ std::string run_in_words(const Planned& p, const Start& start, int64_t keepers) 
   if (plan.zero > 0) add_line(out, "sharded", fmt::format("zero {} over {} ranks", plan.zero, keepers));
   add_line(out, "sync", plan.sync.at("dp"));
   const bool planned = s.layout.context.plan != parallel::ContextPlan::fixed;
+  const bool by_epochs = s.train.epochs > 0;  // only the data says how many steps that is
   add_line(out, "steps",
-           fmt::format("{} of {} samples ({}{} tokens), {}", s.train.steps, s.train.global_batch, planned ? "at most " : "", tokens,
+           fmt::format("{} of {} samples ({}{} tokens), {}",
+                       by_epochs ? fmt::format("{} epochs in steps", s.train.epochs) : fmt::format("{}", s.train.steps),
+                       s.train.global_batch, planned ? "at most " : "", tokens,
                        planned ? fmt::format("passes of at most {} tokens a rank", s.layout.context.tokens_per_rank)
                                : fmt::format("micro-batches of {}", plan.micro_batch)));
   add_line(out, "work",
-           fmt::format("{} FLOP a step, {} in all", base::human_count(work), base::human_count(work * static_cast<double>(s.train.steps))));
+           fmt::format("{} FLOP a step{}", base::human_count(work),
+                       by_epochs ? "" : fmt::format(", {} in all", base::human_count(work * static_cast<double>(s.train.steps)))));
   return out;
 }
 
@@ -162,6 +166,7 @@ int64_t snapshot_bytes_of(const Planned& p) {
 }
 
 int64_t snapshots_kept_of(const Settings& s) {
+  if (s.train.epochs > 0) return s.snapshot.every > 0 ? s.snapshot.keep + 1 : 1;
   const int64_t every = s.snapshot.every, saved = every > 0
                                                       ? s.train.steps / every + (s.train.steps % every != 0 && s.snapshot.last ? 1 : 0)
                                                       : (s.snapshot.last ? 1 : 0);

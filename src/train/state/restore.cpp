@@ -13,6 +13,7 @@
 #include "model/classifier/batch_norm.h"
 #include "snapshot/snapshot.h"
 #include "train/build.h"
+#include "train/build/batches.h"
 #include "train/model_from.h"
 #include "train/report/run_json.h"
 #include "train/state/finite.h"
@@ -253,6 +254,9 @@ std::string restore(Job& job, base::Log& log, const snapshot::OpenSnapshot& foun
   job.progress.updates_skipped = state.updates_skipped;
   job.progress.rollbacks = state.rollbacks;
   job.progress.batches_passed = state.batches_passed;
+  if (job.config.settings.train.epochs > 0 && job.progress.steps_done > last_step(job))
+    base::fail_input("train.epochs = {}: {} is already at step {}, beyond their end. Raise train.epochs, or start a new run.",
+                     job.config.settings.train.epochs, run_dir, job.progress.steps_done);
   log.info("resumed {} at step {}: the next sample is number {}", run_dir, job.progress.steps_done, next_sample(job));
   if (books.bytes > 0)
     log.info("{} bytes of state for {}: {} bytes read by all of them together, {:.3f} s", books.bytes,

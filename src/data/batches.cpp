@@ -30,7 +30,7 @@ int64_t BatchSource::steps(int64_t batches_skipped) const { return sampler_.step
 
 BatchCounts BatchSource::counts(const BatchIndex& index) const {
   Draw draw = sampler_.draw(index.batch());
-  BatchCounts counts{.ids = std::move(draw.ids), .learning_rate_factor = draw.learning_rate_factor};
+  BatchCounts counts{.ids = std::move(draw.ids), .learning_rate_factor = draw.learning_rate_factor, .shape = draw.shape};
   const auto samples = static_cast<int64_t>(counts.ids.size());
   const BatchRange group = shares_.of_step_group(samples);
   for (int64_t i = 0; i < samples; ++i) {

@@ -29,6 +29,7 @@ struct BatchIndex {
 struct BatchCounts {
   std::vector<int64_t> ids;         // of all samples, in order
   double learning_rate_factor = 1;  // Draw::learning_rate_factor
+  SampleShape shape = {};           // Draw::shape
   int64_t tokens = 0;               // targets in all samples (Dataset::tokens_in)
   int64_t step_group_tokens = 0;    // targets in the samples of this rank's step group
   int64_t step_group_samples = 0;

@@ -26,7 +26,7 @@ HeldOut evaluate_held_out(Job& job, const std::function<void(double done)>& prog
   const data::BatchRange share = job.shares.within_step_group(count);
   const size_t measured = job.engine.objective->measures().size();
   std::vector<double> sums(2 + measured);  // loss, its denominator, the objective's measures
-  const int64_t micro_batch = job.ahead.planner ? 1 : job.engine.micro_batching.samples;  // sequences of any length: one by one
+  const int64_t micro_batch = job.ahead.planner ? 1 : job.config.plan.micro_batch;  // sequences of any length: one by one
   for (const data::BatchRange& part :
        data::micro_batches(share.count, micro_batch, (count + job.shares.step_group_ranks - 1) / job.shares.step_group_ranks)) {
     std::vector<int64_t> ids(static_cast<size_t>(part.count));

@@ -1,6 +1,9 @@
 // The training loop.
+#include <ranges>
+#include <string_view>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/files/disk.h"
 #include "base/log.h"
@@ -12,7 +15,9 @@
 #include "train/build/resume_from.h"
 #include "train/evaluate.h"
 #include "train/islands/track_merge.h"
+#include "train/precise_norm.h"
 #include "train/report/run_recorder.h"
+#include "train/shape_times.h"
 #include "train/sample_feedback.h"
 #include "train/state/finite.h"
 #include "train/state/memory_snapshot.h"
@@ -55,6 +60,11 @@ StepRecord record_of(const Job& job, const TakenStep& taken) {
           .data_wait_s = taken.data_wait_s,
           .plan = job.config.writes && taken.plan ? parallel::to_json(*taken.plan) : "",
           .fault = taken.output.skipped ? job.bad_steps->fault() : ""};
+}
+
+void log_lines(comm::World& world, std::string_view text) {
+  for (const auto line : std::views::split(text, '\n'))
+    if (!line.empty()) world.log().info("{}", std::string_view(line.begin(), line.end()));
 }
 
 // Handles a bad step whose update was skipped. Returns true if the run was rolled back to the state in `rewind`; then the step does not
@@ -135,6 +145,8 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
   const bool separately = parallel::islands_step_separately(job->config.plan);
   const bool rewinds = s.train.on_bad_step == OnBadStep::rollback;
   comm::FlightRecorder* const flight = job->instruments.flight;
+  ShapeTimes shape_times;
+  if (world.rank() == 0 && progress.steps_done == 0) log_lines(world, job->sampler->schedule_text());
   Rewind rewind;
   if (rewinds) rewind.keep(*job);
 
@@ -153,7 +165,9 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
       if (stopped) snapshots.save(/*last=*/true);
       continue;
     }
+    const std::chrono::nanoseconds begun = world.wall().now();
     const TakenStep taken = take_step(*job);  // batch, forward, backward, update
+    shape_times.add(taken.shape, taken.loss_denominator, base::seconds(world.wall().now() - begun), taken.data_wait_s);
     if (taken.output.skipped && roll_back(world, *job, rewind, recorder, step)) continue;
     progress.steps_done = step;
     progress.tokens_done += taken.tokens;
@@ -166,7 +180,8 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
       if (*position < last) continue;
     }
     const int64_t done = progress.steps_done;
-    const bool evaluates = due(done, s.eval.every, last) && held_out_samples(*job) > 0;
+    const bool evaluates =
+        (due(done, s.eval.every, last) || job->sampler->evaluates_after(taken.batch + 1)) && held_out_samples(*job) > 0;
     StepRecord facts = record_of(*job, taken);
     facts.snapshot_s = snapshots.take_held_up_s() + (start.keeper ? start.keeper->take_held_up_s() : 0);
     facts.evaluated = evaluates;
@@ -174,6 +189,7 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
     stopped = recorder.step(facts, taken.output, stop.requested());
     if (separately) stopped = stop_together(world, sync, stopped, stop_requested);
 
+    if (evaluates) compute_precise_norms(*job);  // before the save, so that a resumed run has them too
     const bool wanted = done < last || s.snapshot.last;
     const bool save_now = stopped || (wanted && due(done, s.snapshot.every, last));
     if (save_now) check_before_save(*job, recorder);
@@ -189,6 +205,7 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
     }
     if (save_now || evaluates) recorder.after_pause();
   }
+  if (world.rank() == 0) log_lines(world, shape_times.table());
   if (flight) flight->set_activity(comm::Activity::saving);
   snapshots.finish();
   recorder.finish(stopped);

@@ -4,6 +4,9 @@
 
 #include "base/check.h"
 #include "data/chat/chat_format.h"
+#include "data/retrieval/dataset.h"
+#include "data/sampler.h"
+#include "optim/needs.h"
 #include "snapshot/adapter.h"
 #include "snapshot/pretrained.h"
 #include "train/step_methods.h"
@@ -76,6 +79,21 @@ std::vector<StepOptions> step_options() {
 
 }  // namespace
 
+namespace {
+
+// A rate that is proportional to the batch is for rules whose steps are proportional to the gradient. Whoever writes the key means it.
+void check_rate_of_shapes(const Settings& s, const base::Recipe& recipe) {
+  const data::SamplerOptions& o = s.data.order;
+  if (!data::sampler_needs(s.data.sampler).clips || !o.long_cycle || !o.scale_lr || recipe.has("sampler.scale_lr")) return;
+  if (optim::optimizer_needs(s.optim.kind).adaptive)
+    base::fail_input(
+        "optim.kind = {}: data.sampler = {} multiplies the learning rate by the size of the batch, which is for optim.kind = sgd. Set "
+        "sampler.scale_lr = false, or true to have it anyway.",
+        s.optim.kind, s.data.sampler);
+}
+
+}  // namespace
+
 Settings read_settings(base::Recipe& recipe) {
   Settings s;
   s.model = recipe.read(model::model_schema());
@@ -120,6 +138,7 @@ Settings read_settings(base::Recipe& recipe) {
   s.data = recipe.read(data::data_schema(), data);
   s.data.order = recipe.read(data::sampler_schema());
   s.data.retrieval = recipe.read(data::retrieval_schema());
+  if (s.data.needs().retrieval) s.data.length = data::longest_sample(s.data.retrieval);
   s.data.clips = recipe.read(data::clip_schema());
   data::check_template_keys(s.data);
   s.train = recipe.read(train_schema());
@@ -140,6 +159,7 @@ Settings read_settings(base::Recipe& recipe) {
   s.memory_snapshot = recipe.read(memory_snapshot_schema());
   s.eval = recipe.read(eval_schema());
   s.log = recipe.read(log_schema());
+  check_rate_of_shapes(s, recipe);
   recipe.check_all_used();
   return s;
 }

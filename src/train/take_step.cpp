@@ -9,6 +9,7 @@
 #include "train/build.h"
 #include "train/build/batches.h"
 #include "train/flops.h"
+#include "train/learning_rate.h"
 #include "train/sample_feedback.h"
 #include "train/step_methods.h"
 #include "train/step_plan/planned_batches.h"
@@ -55,6 +56,16 @@ void count_sequences(const Job& job, const data::BatchCounts& counts, TakenStep&
   }
 }
 
+// FLOPs and metrics of samples of another shape than their own.
+void count_clips(const Job& job, const data::BatchCounts& counts, TakenStep& taken) {
+  taken.shape = counts.shape;
+  const auto pixels = [](const data::SampleShape& shape) { return static_cast<double>(shape.frames * shape.size * shape.size); };
+  taken.flops = static_cast<double>(counts.step_group_samples) * training_flops_per_token(job) * pixels(counts.shape) / pixels(job.data.shape);
+  taken.sampler_metrics.insert(taken.sampler_metrics.end(), {{"frames", static_cast<double>(counts.shape.frames)},
+                                                             {"size", static_cast<double>(counts.shape.size)},
+                                                             {"clips", static_cast<double>(counts.ids.size())}});
+}
+
 // What the plan of a step says, for the metrics.
 sync::StepMetrics metrics_of(const PlannedBatch& planned) {
   size_t most = 0;
@@ -83,8 +94,9 @@ TakenStep take_step(Job& job) {
       .loss_denominator = loss_denominator(job, counts),
       .positions = counts.step_group_samples * job.config.settings.data.needs().sequences() * std::max<int64_t>(job.data.length, 1)};
   if (job.ahead.planner) count_sequences(job, counts, taken);
-  taken.learning_rate = job.schedule.learning_rate(job.batches->progress(batch_index(job, step + 1))) * counts.learning_rate_factor;
+  taken.learning_rate = learning_rate_of(job, step, counts.learning_rate_factor);
   taken.sampler_metrics = epoch_metrics(job, step);
+  if (counts.shape.frames > 0) count_clips(job, counts, taken);
   const std::chrono::nanoseconds asked = job.instruments.wall->now();
   comm::FlightRecorder* const flight = job.instruments.flight;
   if (flight) flight->begin_step(step), flight->set_activity(comm::Activity::loading);

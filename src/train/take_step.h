@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "data/sample_shape.h"
 #include "parallel/step_plan/step_plan.h"
 #include "train/step.h"
 
@@ -18,6 +19,7 @@ struct TakenStep {
   int64_t positions = 0;         // tokens that the step group computed, whether they are targets or not
   double flops = 0;              // of the step group, where sequences have lengths of their own; 0: as positions say
   double learning_rate = 0;
+  data::SampleShape shape = {};  // of its samples, where the run changes it
   double data_wait_s = 0;  // seconds that the step waited for its batch
   StepOutput output = {};
   std::optional<parallel::StepPlan> plan = {};  // of the step

@@ -1,5 +1,8 @@
+#include <limits>
+
 #include "base/check.h"
 #include "comm/world.h"
+#include "data/retrieval/dataset.h"
 #include "kernels/fp8.h"
 #include "model/model.h"
 #include "train/build/build_steps.h"
@@ -16,7 +19,9 @@ void set_pass_options(Job& job) {
   Engine& engine = job.engine;
   engine.loss_share = 1.0 / plan.mesh.extent("tp");  // ranks along tp compute the same loss
   engine.micro_batching.count = plan.micro_batches;
-  engine.micro_batching.samples = plan.micro_batch;
+  // Where batches differ in size, all samples of a rank are one pass unless train.micro_batch says otherwise.
+  const bool any_size = data::sampler_needs(s.data.sampler).clips && s.train.micro_batch == 0;
+  engine.micro_batching.samples = any_size ? std::numeric_limits<int64_t>::max() : plan.micro_batch;
   engine.context = plan.context;
   engine.options.overlap = s.layout.tensor.overlap;
   engine.options.overlap_residual_sums = s.layout.tensor.overlap_residual_sums;
@@ -33,12 +38,13 @@ void build_model(Job& job, comm::World& world, const std::optional<snapshot::Pre
   const Settings& s = job.config.settings;
   const data::OpenedData& data = job.data;
   const model::DataShape inputs{.vocab = data.tokenizer ? data.tokenizer->vocab_size() : 0,
-                                .length = data.length,
+                                .length = s.data.needs().retrieval ? data::positions_needed(s.data) : data.length,
                                 .features = data.features,
                                 .classes = data.classes,
                                 .end_of_text = data.tokenizer ? data.tokenizer->end_of_text() : -1,
                                 .frames = data.shape.frames,
-                                .size = data.shape.size};
+                                .size = data.shape.size,
+                                .retrieval = s.data.needs().retrieval};
   model::BuiltModel task =
       pretrained ? model::build_model(s.model, inputs, pretrained->shape, s.adapter.shape()) : model::build_model(s.model, inputs);
   job.engine.model = std::move(task.model);
@@ -46,6 +52,9 @@ void build_model(Job& job, comm::World& world, const std::optional<snapshot::Pre
   const mesh::Mesh& mesh = job.config.plan.mesh;
   for (const char* axis : {"island", "dp", "cp", "tp", "ep"})
     if (mesh.extent(axis) > 1) job.engine.axes.put(axis, world.group(mesh.peers(world.rank(), axis)));
+  // Groups of batch norm may lie on all ranks that have samples of their own.
+  if (data::sampler_needs(s.data.sampler).clips && job.shares.data_ranks > 1)
+    job.engine.axes.put("samples", world.group(mesh.peers_along(world.rank(), parallel::kSampleAxes), "batch norm"));
   set_pass_options(job);
 }
 

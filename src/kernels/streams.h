@@ -5,7 +5,7 @@
 namespace cairn::kernels {
 
 // The streams beside the compute stream, one for each purpose: the caching allocator keeps memory by stream.
-enum class SideStream { islands, to_host, to_gpu };
+enum class SideStream { islands, to_host, to_gpu, teacher };
 c10::Stream side_stream(const at::Device& device, SideStream what);
 
 // The stream that this thread's kernels go to.

@@ -29,7 +29,8 @@ constexpr int64_t kLayersBuilt = 64;  // building so many is cheap
 constexpr int64_t kConfigBytesMax = 4 << 20, kCarriedBytesMax = 64 << 20;
 constexpr const char* kTexts[] = {
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",     "vocab.json",
-    "merges.txt",     "tokenizer.model",       "chat_template.jinja",     "generation_config.json"};
+    "merges.txt",     "tokenizer.model",       "chat_template.jinja",     "generation_config.json",
+    "retrieval.json"};
 
 [[noreturn]] void fail_absent(const std::string& folder) {
   base::fail_input("{}: {}; give a Hugging Face directory, a run directory or a snapshot", folder,

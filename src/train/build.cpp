@@ -47,6 +47,7 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   took("data");
 
   build_model(*job, world, pretrained);
+  cluster_queries(*job, world, start);
   build_sampler(*job, subset);
   const StepNeeds& needs = step_method(job->config.settings).needs;
   const std::vector<bool> trained = model::trainable(*job->engine.model, job->config.settings.model.train);

@@ -47,6 +47,7 @@ enum class Feature {
   sequences,           // samples as long as their documents
   pairs,               // data of answer pairs
   rollouts,            // data of answers with advantages
+  retrieval,           // data of queries with passages
   sample_losses,       // a sampler that needs the loss of every sample (data::SamplerNeeds)
   whole_batch,         // a sampler that composes whole batches
 };

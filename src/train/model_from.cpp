@@ -52,6 +52,7 @@ std::optional<snapshot::Pretrained> open_model_from(Job& job, base::Log& log) {
   const std::string& from = job.config.settings.model.from;
   if (from.empty()) return std::nullopt;
   snapshot::Pretrained opened = snapshot::open_pretrained(from, log);
+  if (job.config.settings.data.needs().retrieval) opened.shape.tied = true;  // encoders have no head: that of the directory is not read
   job.carried = opened.texts;
   // With another tokenizer, the tokenizer files of the pretrained model would be wrong in the snapshots.
   const std::filesystem::path tokenizer = job.config.settings.data.tokenizer_file;

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "data/corpus.h"
+#include "data/retrieval/dataset.h"
 #include "data/samples/packing.h"
 #include "data/table/table.h"
 #include "kernels/aten.h"
@@ -42,10 +43,12 @@ model::BuiltModel task_of(const Settings& s) {
   if (needs.clips)
     return model::build_model(s.model, {.classes = s.data.clips.classes, .frames = s.data.clips.frames, .size = s.data.clips.size});
   if (!needs.tokens) return model::build_model(s.model, {.features = needs.features, .classes = needs.classes});
-  if (s.model.from.empty()) return model::build_model(s.model, {.vocab = data::vocab_bound(s.data), .length = s.data.length});
+  const int64_t positions = data::positions_needed(s.data);
+  if (s.model.from.empty())
+    return model::build_model(s.model, {.vocab = data::vocab_bound(s.data), .length = positions, .retrieval = needs.retrieval});
   // The tokenizer is checked when the data is opened.
   const model::DecoderShape shape = snapshot::read_outline(s.model.from).shape;
-  return model::build_model(s.model, {.vocab = shape.vocab, .length = s.data.length}, shape, s.adapter.shape());
+  return model::build_model(s.model, {.vocab = shape.vocab, .length = positions, .retrieval = needs.retrieval}, shape, s.adapter.shape());
 }
 
 // recompute.slice, or what it is by default: the largest that recompute.budget_mib allows, else as slice_tokens says.

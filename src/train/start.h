@@ -1,13 +1,18 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "base/log.h"
 #include "train/islands/remote_islands.h"
 
+namespace at {
+class Tensor;
+}
 namespace cairn {
 class Error;
 }
@@ -26,6 +31,10 @@ namespace cairn::train {
 class RestoreSource;
 class MemorySnapshots;
 
+// Scores fp32 [queries, passages] on the CPU, for queries and passages by their numbers in a retrieval set. A run calls it on one thread of
+// its own.
+using PassageScores = std::function<at::Tensor(std::span<const int64_t> queries, std::span<const int64_t> passages)>;
+
 // What a run needs beside its recipe: output directory, snapshot to resume from, device, threads and terminal. The command line sets it.
 struct Start {
   std::filesystem::path out;  // the run directory; empty: nothing is written (jobs that train many times)
@@ -43,6 +52,7 @@ struct Start {
   RemoteIslandStart remote = {};                                   // used where each island is a separate world
   int generation = 0;  // how often an agent has started the ranks of this run: 1 at first; 0: they have no agent
   double lost_at = 0;  // Unix time of the loss that ended the generation before; 0: there was none
+  PassageScores passage_scores = {};  // in place of retrieval.teacher; empty: that model
   std::shared_ptr<RestoreSource> memory = nullptr;  // asked for the state of a resumed run before the disk; null: the disk alone
 };
 

@@ -29,6 +29,7 @@ struct StepNeeds {
   bool gpu = true;         // runs on GPUs
   bool pairs = false;      // trains on pairs of answers (data.kind = "preference"), and on nothing else
   bool rollouts = false;   // trains on answers of a policy (data.kind = "rollouts"), and on nothing else
+  bool retrieval = false;  // trains encoders on queries with passages (data.kind = "retrieval"), and on nothing else
   bool messages = false;   // islands exchange messages of the method (sync/message_rounds.h); false: parameters or gradients
   bool reference = false;  // keeps a frozen copy of the initial weights (a reference model)
   // Whatever it changes of what snapshots hold, it tells TrainedParameters::barrier first (mesh/write_barrier.h); optimizers do so by
@@ -42,7 +43,7 @@ struct StepNeeds {
   // The work of a step in units of a forward pass over its batch. Null: 3 (one forward, and a backward that costs two).
   double (*forward_passes)(const Settings& settings) = nullptr;
 
-  bool chosen_by_data() const { return pairs || rollouts; }
+  bool chosen_by_data() const { return pairs || rollouts || retrieval; }
 };
 
 // The limits of a method that makes its own passes: `more`, and the features that only ordinary passes have.

@@ -150,6 +150,12 @@ OpenedData open_retrieval(const DataOptions& data, const CorpusOptions& options)
   return opened;
 }
 
+int64_t longest_sample(const RetrievalOptions& options) { return options.query_tokens + 2 * options.passage_tokens; }
+
+int64_t positions_needed(const DataOptions& data) {
+  return data.needs().retrieval ? std::max(data.retrieval.query_tokens, data.retrieval.passage_tokens) : data.length;
+}
+
 const RetrievalDataset* retrieval_samples(const Dataset* samples) { return dynamic_cast<const RetrievalDataset*>(samples); }
 
 }  // namespace cairn::data

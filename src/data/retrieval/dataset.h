@@ -69,6 +69,10 @@ inline bool ends_texts(RetrievalPooling pooling) { return pooling == RetrievalPo
 // Refuses options that retrieval does not have, and damaged files. Reads everything but does not tokenize.
 void check_retrieval(const DataOptions& data);
 
+// The tokens of the longest sample: all three texts. And those of the longest text, or sample of other data: the positions a model needs.
+int64_t longest_sample(const RetrievalOptions& options);
+int64_t positions_needed(const DataOptions& data);
+
 // The retrieval set behind a sampler's or a run's samples; null: they are none.
 const RetrievalDataset* retrieval_samples(const Dataset* samples);
 

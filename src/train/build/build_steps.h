@@ -42,6 +42,8 @@ std::optional<snapshot::Pretrained> open_inputs(Job& job, comm::World& world, co
 void build_model(Job& job, comm::World& world, const std::optional<snapshot::Pretrained>& pretrained);
 // 6. Subset and sampler (batches.cpp). With train.epochs it sets train.steps, which the parts after it read.
 void build_sampler(Job& job, const data::Subset& subset);
+//    Before it: clusters of queries, for a sampler that needs them and has no file (query_clusters.cpp). Collective.
+void cluster_queries(Job& job, comm::World& world, const Start& start);
 // 7. Memory for parameters and gradients, as the plan places them (place_parameters.cpp). `trained`: for each parameter of the model.
 void place_parameters(Job& job, comm::World& world, const std::vector<bool>& trained);
 // 8. Optimizer and learning-rate schedule (build_optimizer.cpp).

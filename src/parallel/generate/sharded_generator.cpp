@@ -23,6 +23,7 @@
 #include "model/generate/cached_blocks.h"
 #include "model/generate/decode_runner.h"
 #include "model/model.h"
+#include "parallel/generate/tensor_messages.h"
 #include "parallel/layout/make_plan.h"
 #include "parallel/layout/model_shard.h"
 #include "parallel/pipeline/stage_edges.h"
@@ -31,7 +32,6 @@ namespace cairn::parallel {
 namespace {
 
 constexpr int kDriver = 0;  // in the group of the replica
-constexpr int64_t kDimsMax = 8;
 
 enum class Act : int64_t { begin, prefill, copy, decode, close };
 
@@ -46,42 +46,6 @@ at::Tensor to_tensor(const std::vector<int64_t>& numbers) {
   std::copy(numbers.begin(), numbers.end(), tensor.mutable_data_ptr<int64_t>());
   return tensor;
 }
-
-// Tensors whose shape the receiver does not know: a header goes before each.
-class TensorMessages {
- public:
-  void send(comm::Group& group, const at::Tensor& tensor, int peer, const std::string& what) {
-    std::vector<int64_t> header(kDimsMax + 2, 0);
-    CAIRN_CHECK(tensor.dim() <= kDimsMax, "{} has {} dims", what, tensor.dim());
-    header[0] = static_cast<int64_t>(tensor.scalar_type());
-    header[1] = tensor.dim();
-    std::copy(tensor.sizes().begin(), tensor.sizes().end(), header.begin() + 2);
-    sent_.push_back(group.send(to_tensor(header), peer, {comm::Purpose::control, what}));
-    if (tensor.numel() > 0) sent_.push_back(group.send(tensor.contiguous(), peer, {comm::Purpose::activation, what}));
-    group.progress();
-  }
-
-  static at::Tensor receive(comm::Group& group, int peer, const std::string& what, at::Device device) {
-    const at::Tensor header = at::empty({kDimsMax + 2}, at::kLong);
-    group.recv(header, peer, {comm::Purpose::control, what}).wait_host();
-    const auto* numbers = header.const_data_ptr<int64_t>();
-    CAIRN_CHECK(numbers[1] >= 0 && numbers[1] <= kDimsMax, "{} dims for {}", numbers[1], what);
-    const at::Tensor tensor = at::empty(std::vector<int64_t>(numbers + 2, numbers + 2 + numbers[1]),
-                                        at::TensorOptions().dtype(static_cast<at::ScalarType>(numbers[0])).device(device));
-    if (tensor.numel() > 0) group.recv(tensor, peer, {comm::Purpose::activation, what}).wait();
-    return tensor;
-  }
-
-  void keep(comm::Work work) { sent_.push_back(std::move(work)); }
-  // Waits for what was sent so far: the receivers have it.
-  void flush() {
-    comm::Work::all(std::move(sent_)).wait_host();
-    sent_.clear();
-  }
-
- private:
-  std::vector<comm::Work> sent_;
-};
 
 }  // namespace
 

@@ -8,6 +8,8 @@
 
 #include <functional>
 
+#include <ATen/core/IListRef.h>
+
 #include "base/check.h"
 #include "comm/group.h"
 #include "kernels/aten.h"

@@ -58,7 +58,8 @@ struct GenerateArguments {
   LaunchArguments launch;  // with a mesh; its nproc follows from it
   ComputeOptions on;
   std::vector<int64_t> ids;
-  std::vector<std::string> stops;
+  std::vector<std::string> stops, adapters;
+  std::string prompts;  // a file of JSON lines
   model::GenerateOptions options;
   int64_t seed = 1, samples = 1;
   bool prompt_given = false, greedy = false, json = false, ignore_end = false;
@@ -106,7 +107,7 @@ struct LogitsArguments {
 };
 
 struct EvalArguments {
-  std::string folder, domain, prefix_file, items_file;
+  std::string folder, domain, prefix_file, items_file, retrieval;
   ComputeOptions on;
   std::vector<std::string> data, sets, stops{"\n"};
   std::vector<std::pair<std::string, std::string>> tasks;  // what is measured, and the file
@@ -154,6 +155,7 @@ struct BenchArguments {
 struct StudyArguments {
   std::string kind, recipe, out;
   std::vector<std::string> sets;
+  int nproc = 1;
   bool dry_run = false, json = false;
 };
 

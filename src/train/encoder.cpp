@@ -22,19 +22,25 @@ evaluate::TextEncoder OpenedEncoder::texts() {
   return {.model = *model, .weights = *weights, .buffers = buffers, .padding = tokenizer ? tokenizer->find_end_of_text().value_or(0) : 0};
 }
 
+void OpenedEncoder::prepare_for_length(int64_t tokens) {
+  if (tokens > shape.length)
+    base::fail_input("{} = {}: the model reads at most {} tokens, and a text may have {}. Set retrieval.query_tokens and passage_tokens.",
+                     option, path, shape.length, tokens);
+  shape.table_length = tokens;
+  model = model::make_encoder(shape);
+  buffers = model->make_buffers(weights->flat().options());
+}
+
 OpenedEncoder open_encoder(const std::string& folder, const std::string& option, int64_t tokens_max, const at::Device& device,
                            base::Log& log) {
   snapshot::Pretrained opened = snapshot::open_pretrained(folder, log);
   opened.shape.tied = true;  // a head of its own is not read
-  if (tokens_max > opened.shape.length)
-    base::fail_input("{} = {}: the model reads at most {} tokens, and a text may have {}. Set retrieval.query_tokens and passage_tokens.",
-                     option, folder, opened.shape.length, tokens_max);
-  opened.shape.table_length = tokens_max;
-  OpenedEncoder encoder{.path = opened.path, .shape = opened.shape, .model = model::make_encoder(opened.shape), .weights = {}};
+  OpenedEncoder encoder{
+      .path = opened.path, .option = option, .shape = opened.shape, .model = model::make_encoder(opened.shape), .weights = {}};
   const at::Tensor flat = at::empty({encoder.model->elements()});
   opened.load_into(encoder.model->layout().views(flat));
   encoder.weights = std::make_unique<model::FlatWeights>(encoder.model->layout(), flat.to(device));
-  encoder.buffers = encoder.model->make_buffers(at::TensorOptions().dtype(at::kFloat).device(device));
+  encoder.prepare_for_length(tokens_max);
   for (const char* name : {"tokenizer.json", "tokenizer.model", "vocab.json"})
     if (!encoder.tokenizer && opened.texts.contains(name)) encoder.tokenizer = data::open_tokenizer(opened.path);
   return encoder;

@@ -20,7 +20,7 @@ namespace cairn::train {
 
 // A model of a directory without its head, in fp32 on one device.
 struct OpenedEncoder {
-  std::string path;
+  std::string path, option;  // `option`: what named it
   model::DecoderShape shape;
   std::unique_ptr<model::Model> model;
   std::unique_ptr<model::FlatWeights> weights;
@@ -28,6 +28,8 @@ struct OpenedEncoder {
   std::unique_ptr<data::Tokenizer> tokenizer = {};  // null: the directory has none
 
   evaluate::TextEncoder texts();
+  // Tables for texts of so many tokens, in place of those it was opened with. Refuses a model that reads fewer.
+  void prepare_for_length(int64_t tokens);
 };
 
 // `tokens_max`: the longest text. Refuses a model that reads fewer. `option` names the directory in messages: "retrieval.teacher".

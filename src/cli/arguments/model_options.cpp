@@ -43,6 +43,13 @@ CLI::App* add_generate(CLI::App& app, GenerateArguments& a) {
   });
   command->add_option("--ids", a.ids, "The prompt as token ids: 1,2,3")->delimiter(',');
   command->add_option("--prompt-file", a.prompt_file, "A file with a prompt on each line; they are continued together");
+  command
+      ->add_option("--adapter", a.adapters,
+                   "NAME=DIR: an adapter of the model, kept in memory beside it; may be repeated. A single one is of every prompt")
+      ->type_name("NAME=DIR")
+      ->allow_extra_args(false);
+  command->add_option("--prompts", a.prompts,
+                      "A file of JSON lines {\"prompt\": ..., \"adapter\": NAME}; they are continued together, each with its adapter");
   command->add_option("--tokens", a.options.tokens, "Maximum tokens to add")->check(CLI::Range(1, 1 << 24))->capture_default_str();
   command->add_option("--samples", a.samples, "Texts for each prompt")->check(CLI::Range(1, 1 << 16))->capture_default_str();
   command->add_option("--stop", a.stops, "A stop string, left out of the text; may be repeated")->allow_extra_args(false);
@@ -87,12 +94,14 @@ CLI::App* add_chat(CLI::App& app, ChatArguments& a) {
 }
 
 CLI::App* add_eval(CLI::App& app, EvalArguments& a) {
-  CLI::App* command = app.add_subcommand("eval", "Measure a model: perplexity of texts, multiple choice, exact answers");
+  CLI::App* command = app.add_subcommand("eval", "Measure a model: perplexity of texts, multiple choice, exact answers, retrieval");
   command->add_option("dir", a.folder, "A run, a snapshot, a Hugging Face directory or an ensemble")->required();
   command->add_option("--domain", a.domain, "Of an ensemble: take the prior of this domain");
   command->add_option("--data", a.data, "Perplexity and bits per byte of these files, folders or patterns (whatever data.path reads)");
   command->add_option("--task", a.tasks, "KIND FILE.jsonl: multiple-choice or exact-match, and the items; may be repeated")
       ->type_name("KIND FILE");
+  command->add_option("--retrieval", a.retrieval,
+                      "Search: a folder with queries, collection and judgements (qrels.tsv); MRR, NDCG and recall by exact search");
   command->add_option("--batch", a.batch, "Texts that are read together")->check(CLI::Range(1, 1 << 16))->capture_default_str();
   command->add_option("--limit", a.limit, "At most this many documents of each file, or items of each task; 0: all")
       ->check(not_negative())
@@ -109,7 +118,7 @@ CLI::App* add_eval(CLI::App& app, EvalArguments& a) {
       ->check(not_negative())
       ->capture_default_str()
       ->group(text);
-  command->add_option("--set", a.sets, "A key of data: --set data.template=alpaca; may be repeated")
+  command->add_option("--set", a.sets, "A key of data or retrieval: --set data.template=alpaca; may be repeated")
       ->allow_extra_args(false)
       ->take_all()
       ->group(text);

@@ -18,6 +18,7 @@
 #include "base/text.h"
 #include "cli/arguments.h"
 #include "cli/commands.h"
+#include "cli/commands/eval_retrieval.h"
 #include "cli/environment.h"
 #include "cli/stderr_terminal.h"
 #include "cli/text/language_model.h"
@@ -48,7 +49,7 @@ class Evaluation {
  public:
   explicit Evaluation(const EvalArguments& a)
       : a_(a), stderr_(stderr_terminal()), log_({.level = base::Level::warn, .terminal = stderr_, .file = {}}) {
-    if (a.data.empty() && a.tasks.empty()) base::fail_input("nothing to measure: give --data PATHS, --task KIND FILE.jsonl, or both");
+    if (a.data.empty() && a.tasks.empty()) base::fail_input("nothing to measure: give --data PATHS, --task KIND FILE.jsonl, or --retrieval FOLDER");
     for (const auto& [kind, file] : a.tasks)
       if (kind != "multiple-choice" && kind != "exact-match") base::fail_unknown("task", kind, {"multiple-choice", "exact-match"});
     for (const std::string& stop : a.stops)
@@ -292,6 +293,7 @@ class Evaluation {
 
 int eval_command(const EvalArguments& a) {
   const base::RealClock clock;
+  if (!a.retrieval.empty()) return eval_retrieval(a);
   Evaluation evaluation(a);
   if (!a.data.empty()) evaluation.measure_texts();
   for (const auto& [kind, file] : a.tasks) kind == "multiple-choice" ? evaluation.answer_choices(file) : evaluation.answer_prompts(file);

@@ -9,7 +9,7 @@ base::Schema<TrainOptions> train_schema() {
   return {
       "train",
       "How many steps to train, in what batches, and in what precision.",
-      {{"steps", &O::steps, "Optimizer steps.", base::at_least(1), {"max_steps", "train_iters"}},
+      {{"steps", &O::steps, "Optimizer steps; 0 where `epochs` decide.", base::at_least(0), {"max_steps", "train_iters"}},
        {"epochs",
         &O::epochs,
         "The end of the run in epochs of its sampler (rounds of rs2), instead of `steps`. Samplers that leave samples out have short "

@@ -143,7 +143,8 @@ Settings read_settings(base::Recipe& recipe) {
   data::check_template_keys(s.data);
   s.train = recipe.read(train_schema());
   for (const StepOptions& options : step_options()) s.steps.push_back(options.read(recipe));
-  s.optim = recipe.read(optim::optim_schema(), {.warmup_steps = optim::default_warmup_steps(s.train.steps)});
+  s.optim = recipe.read(optim::optim_schema(),
+                        {.warmup_steps = optim::default_warmup_steps(s.train.epochs > 0 ? TrainOptions{}.steps : s.train.steps)});
   s.layout.mesh = recipe.read(parallel::mesh_schema());
   s.layout.memory = recipe.read(parallel::memory_schema());
   s.layout.context = recipe.read(parallel::context_schema());

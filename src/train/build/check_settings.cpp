@@ -51,8 +51,10 @@ void check_values(const Settings& settings) {
     base::fail_input("train.fp8_layers = \"{}\": no layer is in fp8. Set train.fp8 = \"layers\", or leave it out.", t.fp8_layers);
   if (t.fp8 != Fp8Scope::none && t.precision != Precision::bf16)
     base::fail_input("train.fp8 = {} needs train.precision = bf16: everything that is not in fp8 is in bf16", name_of(t.fp8));
-  if (t.epochs > 0 && t.steps != TrainOptions{}.steps)
-    base::fail_input("train.steps = {}: train.epochs = {} decides when the run ends. Leave one of them out.", t.steps, t.epochs);
+  if (t.steps == 0 && t.epochs == 0) base::fail_input("train.steps = 0: the run would have no step. Set it, or train.epochs.");
+  if (t.epochs > 0 && t.steps != 0 && t.steps != TrainOptions{}.steps)
+    base::fail_input("train.steps = {}: train.epochs = {} decides when the run ends. Leave one of them out, or set train.steps = 0.",
+                     t.steps, t.epochs);
   if (t.check_every > t.steps && t.epochs == 0)
     base::fail_input("train.check_every = {}: train.steps = {}, and none would be checked: use a smaller one", t.check_every, t.steps);
 }

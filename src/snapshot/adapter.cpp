@@ -1,6 +1,7 @@
 #include "snapshot/adapter.h"
 
 #include <filesystem>
+#include <functional>
 
 #include <ATen/core/grad_mode.h>
 #include <fmt/ranges.h>
@@ -9,6 +10,7 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "kernels/aten.h"
+#include "model/decoder/decoder.h"
 #include "model/families/families.h"
 #include "snapshot/adapter_pools.h"
 
@@ -171,8 +173,12 @@ void write_adapter(const std::string& folder, const Adapter& adapter, const mode
   base::write_atomically(fs::path(folder) / kPoolsConfig, format_adapter_config(adapter.shape, shape, base_model), disk);
 }
 
-void merge_adapter(const mesh::NamedTensors& parameters, const Adapter& adapter, const model::DecoderShape& shape, AdapterMerge merge) {
-  const at::NoGradGuard no_grad;
+namespace {
+
+// Calls `use` with the weight, a and b of each layer that has an adapter; `weight` finds a parameter by name, or null.
+void for_each_layer(const Adapter& adapter, const model::DecoderShape& shape,
+                    const std::function<const at::Tensor*(const std::string&)>& weight,
+                    const std::function<void(const at::Tensor&, const at::Tensor&, const at::Tensor&)>& use) {
   const bool fan_in_fan_out = model::family(shape.family).fan_in_fan_out;
   const std::string of = adapter.path.empty() ? "the adapter" : adapter.path;
   const mesh::NamedTensors tensors = low_rank_tensors(adapter, shape);
@@ -180,15 +186,35 @@ void merge_adapter(const mesh::NamedTensors& parameters, const Adapter& adapter,
     const std::string layer = layer_of(name);
     if (!find(tensors, layer + ".lora_A.weight")) base::fail_input("{}: the layer {} has no lora_A", of, layer);
     if (!name.ends_with(".lora_A.weight")) continue;
-    const at::Tensor *weight = find(parameters, layer + ".weight"), *b = find(tensors, layer + ".lora_B.weight");
-    if (!weight) base::fail_input("{}: for a layer {} that the model does not have: it is an adapter of another model", of, layer);
+    const at::Tensor *found = weight(layer + ".weight"), *b = find(tensors, layer + ".lora_B.weight");
+    if (!found) base::fail_input("{}: for a layer {} that the model does not have: it is an adapter of another model", of, layer);
     if (!b) base::fail_input("{}: the layer {} has no lora_B", of, layer);
-    const at::Tensor w = fan_in_fan_out ? weight->t() : *weight;
+    const at::Tensor w = fan_in_fan_out ? found->t() : *found;
     if (w.dim() != 2 || a.dim() != 2 || b->dim() != 2 || a.size(1) != w.size(1) || b->size(0) != w.size(0) || a.size(0) != b->size(1))
       base::fail_input("{}: the adapter of {} is [{}] and [{}], which does not fit its weight [{}]", of, layer, fmt::join(a.sizes(), ", "),
                        fmt::join(b->sizes(), ", "), fmt::join(w.sizes(), ", "));
-    w.add_(at::matmul(*b, a), merge == AdapterMerge::add ? adapter.shape.scale() : -adapter.shape.scale());
+    use(w, a, *b);
   }
+}
+
+}  // namespace
+
+void check_adapter(const Adapter& adapter, const model::DecoderShape& shape) {
+  const auto decoder = model::make_decoder(shape);
+  mesh::NamedTensors nothing;
+  for (const model::Parameter& p : decoder->parameters())
+    nothing.push_back({p.name, at::empty(p.shape, at::TensorOptions().device(at::kMeta))});
+  for_each_layer(
+      adapter, shape, [&](const std::string& name) { return find(nothing, name); },
+      [](const at::Tensor&, const at::Tensor&, const at::Tensor&) {});
+}
+
+void merge_adapter(const mesh::NamedTensors& parameters, const Adapter& adapter, const model::DecoderShape& shape, AdapterMerge merge) {
+  const at::NoGradGuard no_grad;
+  const double scale = merge == AdapterMerge::add ? adapter.shape.scale() : -adapter.shape.scale();
+  for_each_layer(
+      adapter, shape, [&](const std::string& name) { return find(parameters, name); },
+      [&](const at::Tensor& w, const at::Tensor& a, const at::Tensor& b) { w.add_(at::matmul(b, a), scale); });
 }
 
 }  // namespace cairn::snapshot

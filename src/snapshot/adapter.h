@@ -34,6 +34,9 @@ void write_adapter(const std::string& folder, const Adapter& adapter, const mode
 // The text of its adapter_config.json; of pools with an entry "mos".
 std::string format_adapter_config(const model::AdapterShape& adapter, const model::DecoderShape& shape, const std::string& base_model);
 
+// Refuses an adapter that fits no layer of a model of this shape.
+void check_adapter(const Adapter& adapter, const model::DecoderShape& shape);
+
 // W += scale B A for each layer that has an adapter, in place; `undo` subtracts it. Throws bad_input where an adapter fits no layer.
 enum class AdapterMerge { add, undo };
 void merge_adapter(const mesh::NamedTensors& parameters, const Adapter& adapter, const model::DecoderShape& shape,

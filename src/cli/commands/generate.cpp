@@ -26,6 +26,7 @@
 #include "cli/text/language_model.h"
 #include "cli/text/streaming_text.h"
 #include "comm/world.h"
+#include "model/decoder/served_adapters.h"
 #include "parallel/generate/sharded_generator.h"
 
 namespace cairn::cli {
@@ -37,6 +38,7 @@ constexpr int64_t kPromptBytesMax = 16 << 20;
 struct Prompt {
   std::string text;  // of --ids: what they stand for
   std::vector<int32_t> ids;
+  int32_t adapter = -1;  // of the model's; -1: none
 };
 
 void refuse_long(const LanguageModel& model, const std::string& option, size_t tokens) {
@@ -67,8 +69,34 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
+// A line of --prompts.
+struct RequestLine {
+  std::string prompt, adapter;  // no adapter: empty
+};
+
+RequestLine request_line(const std::string& line, const std::string& at) {
+  constexpr int kDepth = 8;
+  const base::GuardedJson parsed = base::parse_json_guarded(line, kDepth);
+  if (!parsed.trouble.empty()) base::fail_input("{}: {}", at, parsed.trouble);
+  const auto text = [&](const char* key, bool needed) -> std::string {
+    const auto found = parsed.value.is_object() ? parsed.value.find(key) : parsed.value.end();
+    if (found == parsed.value.end() && !needed) return "";
+    if (!parsed.value.is_object() || found == parsed.value.end() || !found->is_string())
+      base::fail_input("{}: \"{}\" must be a text: write {{\"prompt\": \"...\", \"adapter\": \"NAME\"}}", at, key);
+    return found->get<std::string>();
+  };
+  return {text("prompt", true), text("adapter", false)};
+}
+
+int32_t adapter_of(const LanguageModel& model, const std::string& name, const std::string& at) {
+  if (name.empty()) return -1;
+  if (!model.adapters) base::fail_input("{}: names the adapter {}: give --adapter {}=DIR", at, name, name);
+  return model.adapters->find(name);
+}
+
 std::vector<Prompt> prompts_of(const LanguageModel& model, const GenerateArguments& a) {
-  if (a.prompt_given + !a.ids.empty() + !a.prompt_file.empty() > 1) base::fail_input("give one of --prompt, --ids and --prompt-file");
+  if (a.prompt_given + !a.ids.empty() + !a.prompt_file.empty() + !a.prompts.empty() > 1)
+    base::fail_input("give one of --prompt, --ids, --prompt-file and --prompts");
   if (!a.ids.empty()) return {prompt_of_ids(model, a.ids)};
   std::vector<Prompt> prompts;
   const auto add = [&](const std::string& text, const std::string& option) {
@@ -78,6 +106,17 @@ std::vector<Prompt> prompts_of(const LanguageModel& model, const GenerateArgumen
     prompts.push_back({text, model.prompt_ids(text, option)});
     refuse_long(model, option, prompts.back().ids.size());
   };
+  if (!a.prompts.empty()) {
+    const std::vector<std::string> lines = lines_of(base::read_file(a.prompts, kPromptBytesMax));
+    for (size_t i = 0; i < lines.size(); ++i) {
+      const std::string at = fmt::format("{}:{}", a.prompts, i + 1);
+      const RequestLine line = request_line(lines[i], at);
+      add(line.prompt, at);
+      prompts.back().adapter = adapter_of(model, line.adapter, at);
+    }
+    if (prompts.empty()) base::fail_input("--prompts {}: no line in it", a.prompts);
+    return prompts;
+  }
   if (a.prompt_file.empty()) {
     add(a.prompt, "--prompt");
     return prompts;
@@ -119,7 +158,7 @@ std::vector<model::GenerateRequest> requests_of(const GenerateArguments& a, cons
   std::vector<model::GenerateRequest> requests;
   for (const Prompt& prompt : prompts)
     for (int64_t sample = 0; sample < a.samples; ++sample)
-      requests.push_back({prompt.ids, random.for_index(static_cast<uint64_t>(sample))});
+      requests.push_back({prompt.ids, random.for_index(static_cast<uint64_t>(sample)), prompt.adapter});
   return requests;
 }
 
@@ -243,6 +282,8 @@ int generate_sharded(const GenerateArguments& a, const mesh::Mesh& mesh, const s
                       .check =
                           [&] {
                             check_mesh(a.folder, mesh);
+                            if (!a.adapters.empty() || !a.prompts.empty())
+                              base::fail_input("--adapter and --prompts are for one rank: leave --mesh out, or merge the adapter first");
                             if (!a.domain.empty())
                               base::fail_input("--domain {}: {} is one model; only an ensemble has domains", a.domain, a.folder);
                           },
@@ -267,7 +308,12 @@ int generate_command(const GenerateArguments& a, const std::vector<std::string>&
   at::set_num_threads(threads_among(1));
   LanguageModel model = open_language_model(a.folder, log, a.on, a.domain);
   if (!a.stops.empty()) model.require_tokenizer("--stop");
-  const std::vector<Prompt> prompts = prompts_of(model, a);
+  if (!a.adapters.empty()) model.serve_adapters(a.adapters);
+  std::vector<Prompt> prompts = prompts_of(model, a);
+  if (a.adapters.size() == 1 && a.prompts.empty())
+    for (Prompt& prompt : prompts) prompt.adapter = 0;
+  if (a.adapters.size() > 1 && a.prompts.empty())
+    base::fail_input("--adapter: {} of them: say in a file which prompt has which (--prompts FILE.jsonl)", a.adapters.size());
   model.prepare_for_length(longest_of(prompts) + a.options.tokens);
   write_texts(a, model, prompts, nullptr,
               [&](std::span<const model::GenerateRequest> requests, const model::GenerateOptions& options, const model::OnToken& on_token) {

@@ -16,8 +16,11 @@
 #include "kernels/aten.h"
 #include "kernels/device.h"
 #include "model/decoder/decoder.h"
+#include "model/decoder/served_adapters.h"
+#include "model/families/families.h"
 #include "model/options.h"
 #include "parallel/generate/sharded_generator.h"
+#include "snapshot/adapter.h"
 #include "snapshot/manifest.h"
 #include "snapshot/pretrained.h"
 
@@ -136,8 +139,28 @@ void LanguageModel::prepare_for_length(int64_t tokens) {
   built.table_length = std::min(shape.length, tokens);
   std::vector<model::DecoderShape> several = experts;
   for (model::DecoderShape& one : several) one.table_length = built.table_length;
-  model = several.empty() ? model::make_decoder(built) : evaluate::make_ensemble(several, mix);
+  model = adapters          ? model::make_serving_decoder(built, adapters)
+          : several.empty() ? model::make_decoder(built)
+                            : evaluate::make_ensemble(several, mix);
   buffers = model->make_buffers(weights->flat().options().dtype(at::kFloat));
+}
+
+void LanguageModel::serve_adapters(const std::vector<std::string>& given) {
+  if (!experts.empty()) base::fail_input("--adapter: {} is an ensemble; name one of its experts", path);
+  std::vector<model::ServedAdapters::One> all;
+  for (const std::string& one : given) {
+    const size_t equals = one.find('=');
+    if (equals == std::string::npos || equals == 0 || equals + 1 == one.size())
+      base::fail_input("--adapter {}: give NAME=DIR, as in --adapter french=adapters/french", one);
+    const snapshot::Adapter read = snapshot::read_adapter(one.substr(equals + 1));
+    snapshot::check_adapter(read, shape);
+    model::ServedAdapters::One& into =
+        all.emplace_back(model::ServedAdapters::One{.name = one.substr(0, equals), .shape = read.shape, .tensors = {}});
+    for (size_t i = 0; i + 1 < all.size(); ++i)
+      if (all[i].name == into.name) base::fail_input("--adapter {}: two adapters have this name", into.name);
+    for (const mesh::NamedTensor& tensor : read.tensors) into.tensors[tensor.name] = tensor.tensor.to(weights->flat().options());
+  }
+  adapters = std::make_shared<const model::ServedAdapters>(std::move(all), shape.layers, model::family(shape.family).names.layers);
 }
 
 const data::Tokenizer& LanguageModel::require_tokenizer(std::string_view option) const {

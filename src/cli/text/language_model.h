@@ -16,6 +16,9 @@
 namespace cairn::base {
 class Log;
 }
+namespace cairn::model {
+class ServedAdapters;
+}
 
 namespace cairn::cli {
 
@@ -31,11 +34,14 @@ struct LanguageModel {
   bool trained_here = false;                      // a snapshot of Cairn: in training, a document followed the end token of another
   std::vector<model::DecoderShape> experts = {};  // of an ensemble
   evaluate::MixtureOptions mix = {};
-  std::optional<parallel::Plan> plan = {};  // the model is sharded by it, and `weights` are this rank's
+  std::shared_ptr<const model::ServedAdapters> adapters = {};  // null: none
+  std::optional<parallel::Plan> plan = {};                     // the model is sharded by it, and `weights` are this rank's
 
   // Makes the buffers (position tables) for sequences of this length, at most the model's own limit. Call it once, before the first pass:
   // tables for the full length that a config.json promises may not fit into memory.
   void prepare_for_length(int64_t tokens);
+  // Reads adapters of this model into memory: NAME=DIR each. Call it before prepare_for_length().
+  void serve_adapters(const std::vector<std::string>& given);
   // The tokenizer. Refuses, naming `option`, if there is none.
   const data::Tokenizer& require_tokenizer(std::string_view option) const;
   // Encodes a prompt after text_prefix().

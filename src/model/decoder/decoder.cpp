@@ -12,6 +12,7 @@
 #include "model/decoder/linear_attention_block.h"
 #include "model/decoder/pool_index.h"
 #include "model/decoder/residual_stream.h"
+#include "model/decoder/served_adapters.h"
 #include "model/decoder/stream_blocks.h"
 #include "model/decoder/wiring.h"
 #include "model/families/config.h"
@@ -34,8 +35,9 @@ class Decoder final : public Model {
  public:
   enum class Output { logits, vectors };
 
-  Decoder(const DecoderShape& shape, const AdapterShape& adapter, Output output = Output::logits)
-      : shape_(completed(shape)), adapter_(adapter), family_(family(shape.family)) {
+  Decoder(const DecoderShape& shape, const AdapterShape& adapter, Output output = Output::logits,
+          std::shared_ptr<const ServedAdapters> served = nullptr)
+      : shape_(completed(shape)), adapter_(adapter), served_(std::move(served)), family_(family(shape.family)) {
     const FamilyNames& names = family_.names;
     if (shape_.pattern) shape_.pattern->lists = kernels::make_block_list_cache();
     const mesh::ParamId table = Model::add({.name = names.embedding + ".weight",
@@ -154,12 +156,17 @@ class Decoder final : public Model {
   void add_adapters(Linear& linear, const std::vector<Part>& outs, const Part& in) {
     for (size_t i = 0; i < outs.size(); ++i) {
       const Part& out = outs[i];
-      if (!adapter_.targets_module(out.name)) continue;
+      const bool served = served_ && served_->any_adapts(out.name);
+      if (!served && !adapter_.targets_module(out.name)) continue;
       const AdaptedWeight of{.name = out.name,
                              .weight = {linear.weight.first + static_cast<int32_t>(i)},
                              .in = in.width,
                              .out = out.width,
                              .fan_in_fan_out = linear.fan_in_fan_out};
+      if (served) {
+        linear.adapters.push_back({make_served_adapter(served_, of), static_cast<int32_t>(i)});
+        continue;
+      }
       linear.adapters.push_back({adapter_.kind == AdapterKind::mos ? add_pooled(of) : add_low_rank(of, out, in), static_cast<int32_t>(i)});
     }
   }
@@ -364,6 +371,7 @@ class Decoder final : public Model {
 
   DecoderShape shape_;
   AdapterShape adapter_;
+  std::shared_ptr<const ServedAdapters> served_;
   std::map<std::string, Pool> pools_;  // by kind of layer
   const Family& family_;
 };
@@ -372,6 +380,10 @@ class Decoder final : public Model {
 
 std::unique_ptr<Model> make_decoder(const DecoderShape& shape, const AdapterShape& adapter) {
   return std::make_unique<Decoder>(shape, adapter);
+}
+
+std::unique_ptr<Model> make_serving_decoder(const DecoderShape& shape, std::shared_ptr<const ServedAdapters> adapters) {
+  return std::make_unique<Decoder>(shape, AdapterShape{}, Decoder::Output::logits, std::move(adapters));
 }
 
 std::unique_ptr<Model> make_encoder(const DecoderShape& shape, const AdapterShape& adapter) {

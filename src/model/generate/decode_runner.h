@@ -19,6 +19,8 @@ struct DecodeRow {
 class DecodeRunner {
  public:
   virtual ~DecodeRunner() = default;
+  // The adapter of each row of the KV cache; -1: none. Called once, before the first prompt, where a request has one.
+  virtual void set_adapters(std::vector<int32_t> of_row);
   // Runs a whole prompt into one row. Returns the logits [vocab] after it, fp32 on the CPU.
   virtual at::Tensor prefill(const std::vector<int32_t>& prompt, int64_t row) = 0;
   // Copies the first positions of a row to another row.

@@ -63,8 +63,11 @@ const float* table_of(const Buffers& buffers, const char* name) {
 }
 
 bool has_adapters(const Model& model) {
-  return std::any_of(model.parameters().begin(), model.parameters().end(),
-                     [](const Parameter& parameter) { return parameter.role == Parameter::Role::adapter; });
+  const auto adapted = [](const std::unique_ptr<Block>& block) {
+    return std::ranges::any_of(block->card().operations, [](const BlockOp& operation) { return !operation.adapted.empty(); });
+  };
+  return std::ranges::any_of(model.blocks(), adapted) ||
+         std::ranges::any_of(model.parameters(), [](const Parameter& p) { return p.role == Parameter::Role::adapter; });
 }
 
 }  // namespace

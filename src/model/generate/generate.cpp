@@ -16,6 +16,7 @@
 #include "base/check.h"
 #include "kernels/aten.h"
 #include "mesh/axes.h"
+#include "model/decoder/served_adapters.h"
 #include "model/generate/cached_blocks.h"
 #include "model/generate/decode_runner.h"
 #include "model/generate/decode_step.h"
@@ -29,6 +30,7 @@ class LocalRunner final : public DecodeRunner {
  public:
   LocalRunner(const Model& model, const Weights& weights, Buffers& buffers, int64_t rows, const GenerateOptions& options)
       : weights_(weights),
+        buffers_(buffers),
         blocks_({.model = model,
                  .weights = weights,
                  .buffers = buffers,
@@ -40,6 +42,8 @@ class LocalRunner final : public DecodeRunner {
     batched_ = (options.batched || weights.get({0}).is_cuda()) && model.supports_batched_decoding();
     step_ = DecodeStep::make(model, weights, buffers);
   }
+
+  void set_adapters(std::vector<int32_t> of_row) override { adapters_ = std::move(of_row); }
 
   at::Tensor prefill(const std::vector<int32_t>& prompt, int64_t row) override {
     blocks_.grow(static_cast<int64_t>(prompt.size()));
@@ -62,6 +66,9 @@ class LocalRunner final : public DecodeRunner {
  private:
   at::Tensor run_blocks(const at::Tensor& tokens, int64_t begin, int64_t first_row) {
     Values values;
+    if (!adapters_.empty())
+      put_row_adapters(buffers_, std::span(adapters_).subspan(static_cast<size_t>(first_row), static_cast<size_t>(tokens.size(0))),
+                       weights_.get({0}).device());
     values.put("tokens", tokens.to(weights_.get({0}).device()));
     blocks_.run(values, begin, first_row, tokens.size(0));
     return values.take("logits").to(at::kCPU, at::kFloat);  // [rows, 1, vocab]
@@ -81,6 +88,8 @@ class LocalRunner final : public DecodeRunner {
   int64_t model_vocab() const { return weights_.get({0}).size(0); }  // the first parameter of a decoder is its embedding table
 
   const Weights& weights_;
+  Buffers& buffers_;
+  std::vector<int32_t> adapters_;  // of each row; empty: the model serves none
   mesh::Axes alone_;
   bool batched_ = false;
   std::unique_ptr<DecodeStep> step_;
@@ -154,6 +163,10 @@ std::string name(FinishReason finish_reason) {
   CAIRN_CHECK(false, "end {}", static_cast<int>(finish_reason));
 }
 
+void DecodeRunner::set_adapters(std::vector<int32_t> /*of_row*/) {
+  base::fail_input("adapters of requests: a model that is sharded over ranks has none. Generate on one rank, or merge the adapter.");
+}
+
 std::vector<RowGroup> group_rows(std::span<const DecodeRow> rows, bool together, size_t most) {
   std::vector<RowGroup> groups;
   for (size_t first = 0; first < rows.size(); first += groups.back().count) {
@@ -182,9 +195,14 @@ std::vector<GeneratedText> generate(DecodeRunner& runner, std::span<const Genera
   TextWriter writer(options, on_token);
   at::Tensor logits;
   check_prompts(requests, options.length_max);
+  if (std::ranges::any_of(requests, [](const GenerateRequest& one) { return one.adapter >= 0; })) {
+    std::vector<int32_t> of_row;
+    for (const GenerateRequest& request : requests) of_row.push_back(request.adapter);
+    runner.set_adapters(std::move(of_row));
+  }
   for (size_t i = 0; i < requests.size(); ++i) {
     const std::vector<int32_t>& prompt = requests[i].prompt;
-    const bool shared = i > 0 && prompt == requests[i - 1].prompt;
+    const bool shared = i > 0 && prompt == requests[i - 1].prompt && requests[i].adapter == requests[i - 1].adapter;
     if (shared)
       runner.copy(static_cast<int64_t>(i) - 1, static_cast<int64_t>(i), static_cast<int64_t>(prompt.size()));
     else

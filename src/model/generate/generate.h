@@ -28,6 +28,7 @@ struct GenerateOptions {
 struct GenerateRequest {
   std::vector<int32_t> prompt;  // not empty, shorter than length_max
   base::Random random = {};
+  int32_t adapter = -1;  // of those that the model serves (decoder/served_adapters.h); -1: none
 };
 
 enum class FinishReason { tokens, stop_token, stop_text, context };

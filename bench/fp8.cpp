@@ -22,8 +22,8 @@
 #include "base/version.h"
 #include "kernels/aten.h"
 #include "kernels/gemm/fp8_cuda.h"
-#include "proofs/curves_svg.h"
 #include "study/benches.h"
+#include "study/curves_svg.h"
 #include "study/process.h"
 
 namespace cairn::study {

@@ -19,8 +19,8 @@
 #include "kernels/adamw.h"
 #include "kernels/aten.h"
 #include "kernels/gemm/fp8_cuda.h"
-#include "proofs/curves_svg.h"
 #include "study/benches.h"
+#include "study/curves_svg.h"
 #include "study/gpu_monitor.h"
 #include "study/process.h"
 

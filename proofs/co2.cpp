@@ -12,11 +12,11 @@
 #include "base/log.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
-#include "proofs/curves_svg.h"
 #include "proofs/island_pilot.h"
 #include "proofs/layout_run.h"
 #include "proofs/paired_draws.h"
 #include "study/claims.h"
+#include "study/curves_svg.h"
 
 namespace cairn::study {
 namespace {

@@ -12,10 +12,10 @@
 #include "comm/local/local.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
-#include "proofs/curves_svg.h"
 #include "proofs/masha_network.h"
 #include "proofs/masha_problems.h"
 #include "study/claims.h"
+#include "study/curves_svg.h"
 
 namespace cairn::study {
 namespace {

@@ -9,9 +9,9 @@
 #include "comm/local/local.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
-#include "proofs/curves_svg.h"
 #include "proofs/layout_run.h"
 #include "proofs/masha_network.h"
+#include "study/curves_svg.h"
 #include "train/build.h"
 #include "train/take_step.h"
 

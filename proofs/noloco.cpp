@@ -10,11 +10,11 @@
 #include "comm/group.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
-#include "proofs/curves_svg.h"
 #include "proofs/island_latency.h"
 #include "proofs/island_pilot.h"
 #include "proofs/noloco_routes.h"
 #include "study/claims.h"
+#include "study/curves_svg.h"
 #include "sync/islands/pairing.h"
 
 namespace cairn::study {

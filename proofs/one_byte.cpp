@@ -15,11 +15,11 @@
 #include "model/decoder/decoder.h"
 #include "model/objective.h"
 #include "parallel/pass.h"
-#include "proofs/curves_svg.h"
 #include "proofs/hand_built.h"
 #include "proofs/one_byte_model.h"
 #include "proofs/one_byte_processes.h"
 #include "study/claims.h"
+#include "study/curves_svg.h"
 #include "sync/one_byte/replica.h"
 
 namespace cairn::study {

@@ -9,10 +9,10 @@
 #include "base/log.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
-#include "proofs/curves_svg.h"
 #include "proofs/island_pilot.h"
 #include "proofs/single_merging_parts.h"
 #include "study/claims.h"
+#include "study/curves_svg.h"
 #include "sync/options.h"
 
 namespace cairn::study {

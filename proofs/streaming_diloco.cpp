@@ -11,11 +11,11 @@
 #include "comm/group.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
-#include "proofs/curves_svg.h"
 #include "proofs/island_pilot.h"
 #include "proofs/island_text.h"
 #include "proofs/paired_draws.h"
 #include "study/claims.h"
+#include "study/curves_svg.h"
 
 namespace cairn::study {
 namespace {

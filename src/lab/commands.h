@@ -1,6 +1,7 @@
 // The program `cairn-lab`: commands that are whole jobs of their own, and that users of `cairn train` need not compile. Its command line is
 // that of `cairn`, which starts it for these commands.
 #pragma once
+#include <filesystem>
 #include <string>
 
 #include "cli/arguments.h"
@@ -15,7 +16,13 @@ int bench_command(const cli::BenchArguments& a);
 int study_command(const cli::StudyArguments& a);
 int study_coded(const cli::StudyArguments& a);  // of which `cairn study coded` is one
 int study_parscale(const cli::StudyArguments& a);
+int study_value(const cli::StudyArguments& a);
+int study_iterate(const cli::StudyArguments& a);
+int study_lifelong(const cli::StudyArguments& a);
 int example_command(const cli::ExampleArguments& a);
+
+// The directory of a study: --out, or studies/RECIPE.
+std::filesystem::path study_directory(const cli::StudyArguments& a);
 
 // The file of `cairn`, beside this program: jobs start it to train and to generate.
 std::string cairn_program();

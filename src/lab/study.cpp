@@ -24,7 +24,14 @@ constexpr int64_t kResultBytesMax = 64 << 20;
 
 }  // namespace
 
+std::filesystem::path study_directory(const cli::StudyArguments& a) {
+  return a.out.empty() ? std::filesystem::path("studies") / std::filesystem::path(a.recipe).stem() : std::filesystem::path(a.out);
+}
+
 int study_command(const cli::StudyArguments& a) {
+  if (a.kind == "value") return study_value(a);
+  if (a.kind == "iterate") return study_iterate(a);
+  if (a.kind == "lifelong") return study_lifelong(a);
   if (a.kind == "coded") return study_coded(a);
   if (a.kind == "parscale") return study_parscale(a);
   const cli::Signals signals;
@@ -32,8 +39,7 @@ int study_command(const cli::StudyArguments& a) {
   at::set_num_threads(cli::threads_among(1));
   base::Log log({.terminal = a.json ? cli::stderr_terminal() : std::make_shared<base::Terminal>(), .file = {}});
   study::HdeeRecipe recipe = study::read_hdee(base::Recipe::File::read(a.recipe), a.sets);
-  const std::filesystem::path out =
-      a.out.empty() ? std::filesystem::path("studies") / std::filesystem::path(a.recipe).stem() : std::filesystem::path(a.out);
+  const std::filesystem::path out = study_directory(a);
   const std::filesystem::path cache = cli::cache_folder();
   const study::HdeeSetup setup{.out = out,
                                .program = cairn_program(),

@@ -48,15 +48,21 @@ CLI::App* add_bench(CLI::App& app, BenchArguments& a) {
 CLI::App* add_study(CLI::App& app, StudyArguments& a) {
   CLI::App* command = app.add_subcommand("study", "Train many models as one study, and compare them");
   command
-      ->add_option("kind", a.kind,
-                   "Which study: hdee (an ensemble of domain experts at one total compute budget), coded (several models in turn, by "
-                   "workers of which some are late), parscale (the scaling law of parallel streams, fitted to a table of losses)")
+      ->add_option(
+          "kind", a.kind,
+          "Which study: hdee (an ensemble of domain experts at one total compute budget), coded (several models in turn, by "
+          "workers of which some are late), parscale (the scaling law of parallel streams, fitted to a table of losses), value (what each "
+          "training example or source is worth), iterate (selection in rounds of training and scoring), lifelong (datasets one "
+          "after the other, with a bounded pool)")
       ->required()
-      ->check(CLI::IsMember({"hdee", "coded", "parscale"}));
+      ->check(CLI::IsMember({"hdee", "coded", "parscale", "value", "iterate", "lifelong"}));
   command->add_option("recipe", a.recipe, "A recipe (TOML) with a [study]; parscale: a CSV file with columns parameters, streams, loss")
       ->required();
   command->add_option("--out", a.out, "The study directory; a study that is there is resumed (default: studies/RECIPE)");
   command->add_option("--set", a.sets, "A recipe key: --set study.mode=steps; may be repeated")->allow_extra_args(false)->take_all();
+  command->add_option("--nproc", a.nproc, "Processes that work on it (value, iterate, lifelong)")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
   command->add_flag("--dry-run", a.dry_run, "Show the experts, steps and cost, and train nothing");
   command->add_flag("--json", a.json, "Print results.json, and nothing else");
   return command;

@@ -21,6 +21,9 @@
 #include "kernels/device.h"
 #include "study/coded_options.h"
 #include "study/hdee_options.h"
+#include "study/iterate_options.h"
+#include "study/lifelong_options.h"
+#include "study/value_options.h"
 #include "train/settings.h"
 
 namespace cairn::cli {
@@ -89,7 +92,10 @@ int reference_command() {
       base::reference_markdown(train::recipe_sections()) +
       "\n\n# Studies\n\nSections of a study's recipe, beside those above. NAME is any name; sizes are\n`[study.size.NAME]`, with the "
       "keys of `[model]`.\n\n" +
-      base::reference_markdown(study::hdee_sections()) + "\n\n## Coded training\n\n" + base::reference_markdown(study::coded_sections()));
+      base::reference_markdown(study::hdee_sections()) + "\n\n## Coded training\n\n" + base::reference_markdown(study::coded_sections()) +
+      "\n\n## Values of data\n\n" + base::reference_markdown({study::value_schema().section()}) + "\n\n## Selection in rounds\n\n" +
+      base::reference_markdown({study::iterate_schema().section()}) + "\n\n## Lifelong training\n\n" +
+      base::reference_markdown(study::lifelong_sections()));
   return 0;
 }
 

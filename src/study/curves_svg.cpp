@@ -1,4 +1,4 @@
-#include "proofs/curves_svg.h"
+#include "study/curves_svg.h"
 
 #include <algorithm>
 #include <cmath>

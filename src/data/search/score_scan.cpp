@@ -6,6 +6,9 @@
 
 #include "kernels/cpu/simd.h"
 
+// (The vectors stay within this file.)
+#pragma GCC diagnostic ignored "-Wpsabi"
+
 namespace cairn::data {
 namespace {
 

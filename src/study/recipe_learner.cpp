@@ -40,7 +40,7 @@ class TrainingLearner final : public Learner {
     if (const auto found = known_.find(key); found != known_.end()) return found->second;
     Predictions made = on_one_rank([&](comm::World& world, Predictions& into) {
       const data::Subset subset = data::Subset::of(samples);
-      train::run(world, what_.recipe, start(), subset, stop(), [&](train::Job& job) { into = predictions(job, rows); });
+      train::run(world, what_.recipe, start(), subset, stop(), {.at_end = [&](train::Job& job) { into = predictions(job, rows); }});
     });
     if (made.classes == 0 && made.losses.empty()) throw Error(Error::Kind::cancelled, "stopped; start the study again to go on");
     return known_.emplace(key, std::move(made)).first->second;

@@ -134,8 +134,9 @@ bool is_stop_before_first_step(const Error& error, const base::Stop& stop) {
 }
 
 Result run(comm::World& world, base::Recipe recipe, const Start& start, const data::Subset& subset, const base::Stop& stop,
-           const std::function<void(Job&)>& at_end) {
+           const RunHooks& hooks) {
   const std::unique_ptr<Job> job = build_unless_stopped(world, std::move(recipe), start, subset, stop);  // model, data, optimizer, sync
+  if (hooks.at_begin && job->progress.steps_done == 0) hooks.at_begin(*job);
   const std::unique_ptr<snapshot::RunLock> island_lock = hold_island_directory(*job, start);
   SnapshotWriter snapshots(*job, world.log(), world.wall(), base::real_disk());
   RunRecorder recorder(world, *job, start);  // metrics, progress, report
@@ -212,7 +213,7 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
   snapshots.rethrow_failure();
   for (const std::string& why : {sync.interruption(), sync.apart()})
     if (!why.empty()) throw Error(Error::Kind::lost_peer, why);
-  if (at_end && !stopped) at_end(*job);
+  if (hooks.at_end && !stopped) hooks.at_end(*job);
   if (!stopped) sync.leave();
   if (flight) flight->set_activity(comm::Activity::ended);
   return recorder.result();

@@ -165,6 +165,29 @@ struct ExampleArguments {
   int ranks = 1, tp = 1;
 };
 
+// `cairn select METHOD`. Words of options are checked when they are parsed.
+struct SelectArguments {
+  std::string method, model, mesh, from, out, export_file, report, index, by, weights, numbers, label, keep;
+  std::vector<std::string> data, sets, columns, queries;  // columns, queries: NAME=FILE
+  LaunchArguments launch;
+  ComputeOptions on;
+  int64_t seed = 1;
+  // Vectors of documents.
+  std::string pooling = "weighted_mean", text = "conversation";
+  int64_t max_tokens = 2048, batch_tokens = 4096;
+  bool packed = false;
+  // Clusters.
+  int64_t clusters = 0, iterations = 25, restarts = 1, neighbours = 20;
+  double eps = -1, temperature = 0.1, balance = 0.5;  // eps: -1: not given
+  std::string shares = "density", within_cluster = "hard", quota = "proportional", pick = "weighted";
+  // Targets and scores.
+  std::string within_task = "round_robin", order = "highest";
+  bool keep_queries = false;
+
+  // The options that decide what is chosen, beside the content of files.
+  std::string identity() const;
+};
+
 struct DataArguments {
   enum class Act { inspect, tokenize };
   Act act{};
@@ -180,6 +203,7 @@ enum class Command {
   replay,
   tokenize,
   data,
+  select,
   snapshot,
   plan,
   schedule,
@@ -212,6 +236,7 @@ struct Arguments {
   VerifyArguments verify;
   LogitsArguments logits;
   DataArguments data;
+  SelectArguments select;
   KeyArguments key;
   DiagnoseArguments diagnose;
   CompletionArguments completion;

@@ -72,6 +72,8 @@ int run_command(const Arguments& arguments, const std::vector<std::string>& comm
       return logits_command(arguments.logits);
     case Command::data:
       return data_command(arguments.data);
+    case Command::select:
+      return select_command(arguments.select, command_line);
     case Command::key:
       return key_command(arguments.key);
     case Command::diagnose:

@@ -200,6 +200,7 @@ EmbeddingIndex::Writer::Writer(const EmbeddingIndex& index, size_t shard)
   if (open_->file < 0) base::fail_disk("open", path_, errno, 0, open_->disk);
 }
 
+EmbeddingIndex::Writer::Writer(Writer&& other) noexcept = default;
 EmbeddingIndex::Writer::~Writer() = default;
 
 void EmbeddingIndex::Writer::append(const at::Tensor& rows) {

@@ -43,7 +43,7 @@ class EmbeddingIndex {
   // Adds rows to a shard. One process at a time.
   class Writer {
    public:
-    Writer(Writer&&) = default;
+    Writer(Writer&& other) noexcept;
     ~Writer();
     int64_t done() const { return done_; }  // rows that are there
     void append(const at::Tensor& rows);    // fp32 [count, dim]

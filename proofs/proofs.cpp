@@ -48,9 +48,11 @@ void prove_universal_checkpointing(const ProofOptions&, Findings&, base::Log&);
 void prove_zeco(const ProofOptions&, Findings&, base::Log&);
 void prove_zeco_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_tokenring(const ProofOptions&, Findings&, base::Log&);
+void prove_multigrid(const ProofOptions&, Findings&, base::Log&);
 
 const std::vector<Proof>& proofs() {
   static const std::vector<Proof> list{
+      {"multigrid", "Clips whose frames, size and batch change at equal cost: fewer steps, and the full shape in the end.", prove_multigrid},
       {"same-answer", "The same losses on any number of ranks, and after any interruption.", prove_same_answer},
       {"hostile", "Bad files are refused with a clear message, within a second, in bounded memory.", prove_hostile},
       {"in-memory-ft", "Snapshots in memory that outlives ranks, with parity across nodes: a lost rank or node costs a step or two.",

@@ -3,6 +3,7 @@
 
 namespace cairn::study {
 
+std::vector<BenchRow> bench_adapters(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_block_attention(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_chaos(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_codecs(const BenchOptions&, base::Log&);
@@ -26,6 +27,7 @@ std::vector<BenchRow> bench_train_cpu(const BenchOptions&, base::Log&);
 
 const std::vector<Bench>& benches() {
   static const std::vector<Bench> list{
+      {"adapters", "Training LoRA and MoS adapters on this CPU against peft, same base model, batch and threads: tokens/s.", bench_adapters},
       {"block-attention", "Block-sparse attention on this CPU against dense causal attention by our kernels, forward and backward: ms.",
        bench_block_attention},
       {"chaos",

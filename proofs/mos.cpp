@@ -159,7 +159,7 @@ double numerical_rank(const at::Tensor& matrix) {
     const double length = std::sqrt(norms[pivot].item<double>());
     if (length < 1e-5 * all) break;
     const at::Tensor direction = (rest.select(1, pivot) / length).clone();
-    rest = rest - at::outer(direction, at::mv(rest.t(), direction));
+    rest = rest - at::outer(direction, at::mm(rest.t(), direction.unsqueeze(1)).squeeze(1));
     ++rank;
   }
   return rank;

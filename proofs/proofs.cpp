@@ -49,10 +49,14 @@ void prove_zeco(const ProofOptions&, Findings&, base::Log&);
 void prove_zeco_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_tokenring(const ProofOptions&, Findings&, base::Log&);
 void prove_multigrid(const ProofOptions&, Findings&, base::Log&);
+void prove_tas_balanced(const ProofOptions&, Findings&, base::Log&);
 
 const std::vector<Proof>& proofs() {
   static const std::vector<Proof> list{
-      {"multigrid", "Clips whose frames, size and batch change at equal cost: fewer steps, and the full shape in the end.", prove_multigrid},
+      {"tas-balanced", "Dense retrieval from topical batches with balanced margins: better ranking at equal steps, on any number of ranks.",
+       prove_tas_balanced},
+      {"multigrid", "Clips whose frames, size and batch change at equal cost: fewer steps, and the full shape in the end.",
+       prove_multigrid},
       {"same-answer", "The same losses on any number of ranks, and after any interruption.", prove_same_answer},
       {"hostile", "Bad files are refused with a clear message, within a second, in bounded memory.", prove_hostile},
       {"in-memory-ft", "Snapshots in memory that outlives ranks, with parity across nodes: a lost rank or node costs a step or two.",
@@ -97,8 +101,8 @@ const std::vector<Proof>& proofs() {
       {"universal-checkpointing", "Saved in whatever layout a run trains in, resumed in any other: bitwise the same state, few bytes.",
        prove_universal_checkpointing},
       {"tokenring", "Exact attention over sequences split across ranks: queries go one way, outputs return the other.", prove_tokenring},
-      {"zeco", "Linear attention on sequences cut over any number of ranks: each sends one state, behind work that needs none.",
-       prove_zeco, prove_zeco_on_gpu},
+      {"zeco", "Linear attention on sequences cut over any number of ranks: each sends one state, behind work that needs none.", prove_zeco,
+       prove_zeco_on_gpu},
       {"bytescale", "Long and short sequences on one pool of ranks: each uses as many as it needs, and all end together.", prove_bytescale},
       {"flexsp", "Groups of ranks of different sizes, chosen for each micro-batch: long and short sequences at their best degree.",
        prove_flexsp}};

@@ -20,6 +20,7 @@ base::Schema<LifelongOptions> lifelong_schema() {
        {"scores", &O::scores,
         "What samples of a cluster may be ranked by: ppl (mean loss), el2n (mean error), entropy (of the prediction), grand (norm of the "
         "gradient). Each cluster uses the one that spreads its samples most."},
+       {"image", &O::image, "Score ig: the columns that hold the image. It compares losses without and with them."},
        {"within", &O::within, "Choice inside a cluster: ccs (across the range of scores), min, mid, or random.",
         base::one_of({"ccs", "min", "mid", "random"})},
        {"prune_vectors", &O::prune_vectors, "What decides which samples are alike when the pool is pruned: hidden states, or gradients.",

@@ -18,6 +18,7 @@ struct LifelongOptions {
   std::vector<std::string> scores = {"ppl", "el2n", "entropy", "grand"};
   std::string within = "ccs";
   std::string prune_vectors = "hidden";
+  std::vector<std::string> image;
   std::string skills;
 };
 base::Schema<LifelongOptions> lifelong_schema();

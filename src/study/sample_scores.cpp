@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/random.h"
 #include "comm/group.h"
 #include "data/batch_split.h"
 #include "kernels/aten.h"
@@ -165,6 +166,36 @@ void agree_on_width(const train::Job& job, at::Tensor& table, int64_t rows, at::
   if (!table.defined() && width.item<int64_t>() > 0) table = at::zeros(at::IntArrayRef{rows, width.item<int64_t>()}, dtype);
 }
 
+void leave_out(mesh::Batch& batch, const std::vector<int64_t>& columns) {
+  const at::Tensor features = batch.field("features").clone();
+  for (const int64_t one : columns) features.select(1, one).zero_();
+  batch.fields["features"].tensor = features;
+}
+
+// R z for one direction of the chosen parameters, and the direction itself by parameter.
+struct Direction {
+  at::Tensor projected;
+  std::vector<at::Tensor> by_parameter;
+};
+
+Direction direction(const train::Job& job, const std::vector<size_t>& chosen, const mesh::SampleProjection& projection,
+                    const base::Random& random) {
+  constexpr int64_t kEntriesAtOnce = 4096;
+  Direction made{.projected = at::zeros({projection.dim}, at::kFloat), .by_parameter = {}};
+  for (const size_t i : chosen) {
+    const model::Parameter& parameter = job.engine.model->parameters()[i];
+    const at::Tensor z = at::empty({parameter.elements()}, at::kFloat);
+    random.for_name(parameter.name).fill_normal({z.data_ptr<float>(), static_cast<size_t>(z.numel())});
+    for (int64_t first = 0; first < z.numel(); first += kEntriesAtOnce) {
+      const int64_t count = std::min(kEntriesAtOnce, z.numel() - first);
+      made.projected.add_(at::matmul(z.narrow(0, first, count),
+                                     mesh::projection_rows(parameter.name, projection, at::arange(first, first + count, at::kLong))));
+    }
+    made.by_parameter.push_back(z.view(parameter.shape));
+  }
+  return made;
+}
+
 std::vector<double> column(const at::Tensor& table, int64_t which, bool by_target) {
   std::vector<double> values(static_cast<size_t>(table.size(0)));
   const auto rows = table.accessor<double, 2>();
@@ -228,6 +259,36 @@ std::vector<bool> parameters_of_layer(const train::Job& job, const std::string& 
   return chosen;
 }
 
+at::Tensor zero_order_vectors(train::Job& job, std::span<const int64_t> ids, const ScoreOptions& options, const ZeroOrder& how) {
+  if (!job.assembly->trivial())
+    base::fail_input("study.vectors.type = zero_order: parameters are sharded. Use mesh.dp without ZeRO, or type = sgd.");
+  const std::vector<bool> wanted = parameters_of_layer(job, options.layer);
+  std::vector<size_t> chosen;
+  std::vector<at::Tensor> values, before;
+  for (const parallel::ParameterSlice& one : job.engine.store->pieces())
+    if (wanted[one.parameter]) {
+      chosen.push_back(one.parameter);
+      values.push_back(one.value.view(job.engine.model->parameters()[one.parameter].shape));
+      before.push_back(values.back().clone());
+    }
+  at::Tensor vectors = at::zeros({static_cast<int64_t>(ids.size()), options.projection.dim}, at::kFloat);
+  const base::Random random = base::Random(how.seed).for_purpose("zero_order");
+  for (int64_t k = 0; k < how.directions; ++k) {
+    const Direction z = direction(job, chosen, options.projection, random.for_index(static_cast<uint64_t>(k)));
+    at::Tensor slopes = at::zeros({static_cast<int64_t>(ids.size())}, at::kDouble);
+    for (const double sign : {1.0, -1.0}) {
+      for (size_t i = 0; i < values.size(); ++i) values[i].copy_(before[i] + z.by_parameter[i].to(before[i].options()) * (sign * how.size));
+      job.engine.store->updated();
+      const std::vector<double> losses = score_samples(job, ids).loss;
+      for (size_t s = 0; s < losses.size(); ++s) slopes.data_ptr<double>()[s] += sign * losses[s] / (2 * how.size);
+    }
+    vectors.addr_(slopes.to(at::kFloat), z.projected);
+  }
+  for (size_t i = 0; i < values.size(); ++i) values[i].copy_(before[i]);
+  job.engine.store->updated();
+  return vectors / vectors.norm(2, 1, /*keepdim=*/true).clamp_min(1e-30);
+}
+
 SampleScores score_samples(train::Job& job, std::span<const int64_t> ids, const ScoreOptions& options) {
   check_layout(job, options);
   train::Engine& engine = job.engine;
@@ -248,8 +309,9 @@ SampleScores score_samples(train::Job& job, std::span<const int64_t> ids, const 
   const int64_t at_once = std::max<int64_t>(engine.micro_batching.samples, job.config.settings.data.needs().tokens ? 1 : 256);
   for (const data::BatchRange& part : data::micro_batches(mine.count, at_once, most)) {
     const int64_t first = mine.first + part.first;
-    const mesh::Batch batch =
+    mesh::Batch batch =
         mesh::to_device(job.batches->fill(ids.subspan(static_cast<size_t>(first), static_cast<size_t>(part.count))), job.config.device);
+    if (!options.zeroed.empty()) leave_out(batch, options.zeroed);
     const parallel::Pass like = train::pass_over(engine, batch);
     if (sink) {
       const auto of = batch.fields.find("targets");

@@ -19,7 +19,8 @@ struct ScoreOptions {
   bool gradients = false;        // vectors and norms: a forward and backward pass
   std::string layer = "middle";  // whose trained parameters: "middle", "last", "all", or its number from 0
   mesh::SampleProjection projection = {};
-  bool probabilities = false;  // of every class (classifiers)
+  std::vector<int64_t> zeroed = {};  // columns of the features that are set to 0 (an image left out)
+  bool probabilities = false;        // of every class (classifiers)
 };
 
 // By sample, in the order that was asked for. Means run over the targets of a sample.
@@ -39,6 +40,15 @@ struct SampleScores {
 // Collective: ranks with different samples of a batch share `ids` out, and all return the same. Pipelines and context parallelism are
 // refused. `job` keeps its parameters.
 SampleScores score_samples(train::Job& job, std::span<const int64_t> ids, const ScoreOptions& options = {});
+
+// Estimates of the projected gradients of the layer from losses alone: the mean, over random directions z, of
+// (loss(w + size z) - loss(w - size z)) / (2 size) z. Unit length. For layouts in which every rank has all parameters. Collective.
+struct ZeroOrder {
+  int64_t directions = 64;
+  double size = 1e-3;
+  uint64_t seed = 0;
+};
+at::Tensor zero_order_vectors(train::Job& job, std::span<const int64_t> ids, const ScoreOptions& options, const ZeroOrder& how);
 
 // The parameters that `layer` names, by index. Refuses a layer without trained linear layers.
 std::vector<bool> parameters_of_layer(const train::Job& job, const std::string& layer);

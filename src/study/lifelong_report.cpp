@@ -1,0 +1,117 @@
+#include "study/lifelong_report.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "base/json.h"
+#include "study/curves_svg.h"
+
+namespace cairn::study {
+namespace {
+
+constexpr int64_t kLifelongStateBytesMax = int64_t{1} << 32;
+
+base::OrderedJson to_json(const LifelongStep& step, bool whole) {
+  base::OrderedJson json{{"pool_before", step.pool_before}, {"pool_after", step.pool_after}, {"shares", step.shares},
+                         {"accuracy", step.accuracy},       {"seconds", step.seconds},       {"clusters", base::OrderedJson::array()}};
+  for (const ClusterChoice& one : step.clusters)
+    json["clusters"].push_back({{"size", one.size}, {"budget", one.budget}, {"score", one.score}, {"entropy", one.entropy}});
+  json["selected"] = step.selected;
+  if (whole) json["pool"] = step.pool;
+  return json;
+}
+
+// The accuracy of every skill after every step, darker is better.
+std::string draw_matrix(const LifelongResult& result) {
+  constexpr double kCell = 64, kRow = 28, kLeft = 110, kTop = 60;
+  const double width = kLeft + kCell * static_cast<double>(result.skills.size()) + 20,
+               height = kTop + kRow * static_cast<double>(result.steps.size()) + 20;
+  std::string svg = fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" font-family=\"sans-serif\" font-size=\"12\">\n"
+      "<rect width=\"{0:.0f}\" height=\"{1:.0f}\" fill=\"white\"/>\n<text x=\"12\" y=\"22\" font-size=\"14\">accuracy by skill after each "
+      "dataset</text>\n",
+      width, height);
+  for (size_t s = 0; s < result.skills.size(); ++s)
+    svg += fmt::format("<text x=\"{:.0f}\" y=\"{:.0f}\" text-anchor=\"middle\">{}</text>\n", kLeft + kCell * (static_cast<double>(s) + 0.5),
+                       kTop - 8, s);
+  for (size_t t = 0; t < result.steps.size(); ++t) {
+    const double y = kTop + kRow * static_cast<double>(t);
+    svg += fmt::format("<text x=\"{:.0f}\" y=\"{:.0f}\" text-anchor=\"end\">dataset {}</text>\n", kLeft - 8, y + 18, t);
+    for (size_t s = 0; s < result.skills.size(); ++s) {
+      const double value = result.steps[t].accuracy[s];
+      svg += fmt::format(
+          "<rect x=\"{0:.0f}\" y=\"{1:.0f}\" width=\"{2:.0f}\" height=\"{3:.0f}\" fill=\"#2f5d8a\" fill-opacity=\"{4:.2f}\"/>"
+          "<text x=\"{5:.0f}\" y=\"{6:.0f}\" text-anchor=\"middle\" fill=\"{7}\">{4:.2f}</text>\n",
+          kLeft + kCell * static_cast<double>(s), y, kCell - 2, kRow - 2, value, kLeft + kCell * (static_cast<double>(s) + 0.5), y + 18,
+          value > 0.5 ? "white" : "#333");
+    }
+  }
+  return svg + "</svg>\n";
+}
+
+}  // namespace
+
+void write_lifelong_state(const LifelongResult& result, uint64_t identity, const std::filesystem::path& path) {
+  base::OrderedJson json{{"identity", fmt::format("{:016x}", identity)}, {"steps", base::OrderedJson::array()}};
+  for (const LifelongStep& one : result.steps) json["steps"].push_back(to_json(one, /*whole=*/true));
+  base::write_atomically(path, base::compact(json) + "\n");
+}
+
+LifelongResult read_lifelong_state(const std::filesystem::path& path, uint64_t identity) {
+  const base::Json json = base::parse_json(base::read_file(path, kLifelongStateBytesMax));
+  LifelongResult result;
+  try {
+    if (json.at("identity").get<std::string>() != fmt::format("{:016x}", identity))
+      base::fail_input("{}: of another recipe, or of other data. Give another --out, or remove the directory.", path.string());
+    for (const base::Json& one : json.at("steps")) {
+      LifelongStep step{.pool_before = one.at("pool_before"), .pool_after = one.at("pool_after")};
+      one.at("selected").get_to(step.selected);
+      one.at("pool").get_to(step.pool);
+      one.at("shares").get_to(step.shares);
+      one.at("accuracy").get_to(step.accuracy);
+      one.at("seconds").get_to(step.seconds);
+      for (const base::Json& cluster : one.at("clusters"))
+        step.clusters.push_back({.size = cluster.at("size"),
+                                 .budget = cluster.at("budget"),
+                                 .score = cluster.at("score"),
+                                 .entropy = cluster.at("entropy").get<std::vector<double>>()});
+      result.steps.push_back(std::move(step));
+    }
+  } catch (const base::Json::exception& error) {
+    base::fail_corrupt(path.string(), error.what());
+  }
+  return result;
+}
+
+void write_lifelong_report(const LifelongResult& result, const LifelongRecipe& recipe, const std::filesystem::path& out) {
+  base::OrderedJson json{{"method", recipe.study.method}, {"datasets", recipe.study.datasets}, {"skills", result.skills},
+                         {"accuracy", result.accuracy()}, {"forgetting", result.forgetting()}, {"steps", base::OrderedJson::array()}};
+  for (const LifelongStep& one : result.steps) json["steps"].push_back(to_json(one, /*whole=*/false));
+  base::write_atomically(out / "results.json", base::pretty(json) + "\n");
+  base::write_atomically(out / "accuracy.svg", draw_matrix(result));
+  CurvesPicture pool{.title = "shares of the datasets in the selection", .across = "dataset", .up = "share"};
+  for (size_t d = 0; d < recipe.study.datasets.size(); ++d) {
+    Curve curve{.label = std::filesystem::path(recipe.study.datasets[d]).stem().string(), .colour = curve_colour(d), .points = {}};
+    for (size_t t = 0; t < result.steps.size(); ++t) curve.points.emplace_back(static_cast<double>(t), result.steps[t].shares[d]);
+    pool.curves.push_back(std::move(curve));
+  }
+  write_curves(out.string(), "pool", pool);
+}
+
+std::string to_tables(const LifelongResult& result) {
+  std::string text = "step     pool   kept  selected  accuracy by skill\n";
+  for (size_t t = 0; t < result.steps.size(); ++t) {
+    const LifelongStep& one = result.steps[t];
+    text += fmt::format("{:<4} {:>8} {:>6} {:>9}  {:.3f}\n", t, one.pool_before, one.pool_after, one.selected.size(),
+                        fmt::join(one.accuracy, " "));
+  }
+  if (!result.steps.empty() && !result.steps.back().clusters.empty()) {
+    text += "\nclusters of the last step\n  size  budget  score\n";
+    for (const ClusterChoice& one : result.steps.back().clusters) text += fmt::format("{:>6} {:>7}  {}\n", one.size, one.budget, one.score);
+  }
+  return text + fmt::format("\nmean accuracy {:.4f}, forgetting {:.4f}\n", result.accuracy(), result.forgetting());
+}
+
+}  // namespace cairn::study

@@ -1,0 +1,18 @@
+// The state and the report of lifelong training, as files.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+
+#include "study/lifelong.h"
+
+namespace cairn::study {
+
+// The finished steps, for a resume: `identity` is that of recipe and data.
+void write_lifelong_state(const LifelongResult& result, uint64_t identity, const std::filesystem::path& path);
+// Refuses a state of another recipe, and damaged files.
+LifelongResult read_lifelong_state(const std::filesystem::path& path, uint64_t identity);
+
+// results.json, accuracy.svg and pool.svg.
+void write_lifelong_report(const LifelongResult& result, const LifelongRecipe& recipe, const std::filesystem::path& out);
+
+}  // namespace cairn::study

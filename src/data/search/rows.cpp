@@ -8,6 +8,8 @@
 #include "kernels/aten.h"
 #include "kernels/cpu/simd.h"
 
+#pragma GCC diagnostic ignored "-Wpsabi"  // about passing wide vectors between functions: all of them are inlined
+
 namespace cairn::data {
 namespace {
 

@@ -9,6 +9,8 @@
 // (The vectors stay within this file.)
 #pragma GCC diagnostic ignored "-Wpsabi"
 
+#pragma GCC diagnostic ignored "-Wpsabi"  // about passing wide vectors between functions: all of them are inlined
+
 namespace cairn::data {
 namespace {
 

@@ -1,0 +1,623 @@
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <numeric>
+#include <set>
+
+#include <ATen/core/IListRef.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "data/corpus/data_cache.h"
+#include "data/open.h"
+#include "data/search/k_means.h"
+#include "data/selection/concepts.h"
+#include "data/selection/duplicates.h"
+#include "data/selection/embedding_index.h"
+#include "data/selection/pool.h"
+#include "data/selection/quota.h"
+#include "data/selection/simple_picks.h"
+#include "data/selection/subset_file.h"
+#include "data/selection/targets.h"
+#include "harness/scratch_folder.h"
+#include "kernels/aten.h"
+
+namespace cairn::data {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::string refusal_of(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), 2);
+    return error.what();
+  }
+  return "accepted";
+}
+
+at::Tensor unit_rows(int64_t rows, int64_t dim, uint64_t seed) {
+  const at::Tensor made = at::empty({rows, dim});
+  base::Random(seed).fill_normal({made.mutable_data_ptr<float>(), static_cast<size_t>(made.numel())});
+  return made / made.norm(2, 1, true);
+}
+
+std::vector<int64_t> first_numbers(int64_t count) {
+  std::vector<int64_t> numbers(static_cast<size_t>(count));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  return numbers;
+}
+
+int64_t sum_of(const std::vector<int64_t>& numbers) { return std::accumulate(numbers.begin(), numbers.end(), int64_t{0}); }
+
+// Files of subsets and columns.
+
+TEST(SubsetFile, ComesBackAsItWas) {
+  const harness::ScratchFolder scratch;
+  const std::string path = scratch / "kept";
+  const DocumentSubset subset{
+      .source = 7, .documents = 100, .ids = {2, 5, 99}, .weights = {1, 0.5f, 0}, .method = "top", .input = 9, .how = {{"eps", 0.1}}};
+  write_subset(path, subset);
+  const DocumentSubset back = read_subset(path);
+  EXPECT_EQ(back.ids, subset.ids);
+  EXPECT_EQ(back.weights, subset.weights);
+  EXPECT_EQ(back.hash(), subset.hash());
+  EXPECT_EQ(back.method, "top");
+  EXPECT_EQ(back.how["eps"], 0.1);
+  check_source(back, "data.subset", path, 7, 100);
+  EXPECT_THAT(refusal_of([&] { check_source(back, "data.subset", path, 8, 100); }), HasSubstr("of other data"));
+}
+
+TEST(SubsetFile, RefusesEveryDamagedByte) {
+  const harness::ScratchFolder scratch;
+  write_subset(scratch / "kept", {.source = 7, .documents = 100, .ids = {2, 5, 99}, .method = "top"});
+  const std::string good = scratch.text_of("kept");
+  for (size_t at = 0; at < good.size(); ++at) {
+    std::string bad = good;
+    bad[at] = static_cast<char>(bad[at] ^ 4);
+    scratch.file("bad", bad);
+    EXPECT_NE(refusal_of([&] { read_subset(scratch / "bad"); }), "accepted") << "byte " << at;
+    scratch.file("bad", good.substr(0, at));
+    EXPECT_NE(refusal_of([&] { read_subset(scratch / "bad"); }), "accepted") << "cut at " << at;
+  }
+}
+
+TEST(ScoreColumn, RefusesNumbersThatAreNotFinite) {
+  const harness::ScratchFolder scratch;
+  write_column(scratch / "good", {.source = 3, .name = "perplexity", .scores = {1, 2}});
+  EXPECT_THAT(read_column(scratch / "good").scores, ElementsAre(1, 2));
+  write_column(scratch / "bad", {.source = 3, .name = "perplexity", .scores = {1, NAN}});
+  EXPECT_THAT(refusal_of([&] { read_column(scratch / "bad"); }), HasSubstr("the score of document 1 is nan"));
+  EXPECT_THAT(refusal_of([&] { read_subset(scratch / "good"); }), HasSubstr("not a subset"));
+}
+
+// Training on a subset.
+
+std::string jsonl_of(const std::vector<int>& numbers) {
+  std::string lines;
+  for (const int number : numbers)
+    lines += "{\"text\": \"Document number " + std::to_string(number) + " says " + std::string(static_cast<size_t>(number % 17), 'x') +
+             " and goes.\", \"kind\": \"k" + std::to_string(number % 3) + "\"}\n";
+  return lines;
+}
+
+std::vector<std::vector<int64_t>> samples_of(const Dataset& dataset, const SampleRange& range) {
+  std::vector<std::vector<int64_t>> samples;
+  for (int64_t id = range.first; id < range.first + range.count; ++id) {
+    mesh::Batch batch;
+    dataset.fill(std::span(&id, 1), batch);
+    std::vector<int64_t> all;
+    for (const char* name : {"tokens", "targets", "documents", "positions"}) {
+      const auto found = batch.fields.find(name);
+      if (found == batch.fields.end()) continue;
+      const auto* x = found->second.tensor.const_data_ptr<int64_t>();
+      all.insert(all.end(), x, x + found->second.tensor.numel());
+    }
+    samples.push_back(all);
+  }
+  return samples;
+}
+
+class TrainsOnSubset : public testing::Test {
+ protected:
+  TrainsOnSubset() {
+    std::vector<int> all(200);
+    std::iota(all.begin(), all.end(), 0);
+    scratch.file("pool.jsonl", jsonl_of(all));
+    options.path = scratch / "pool.jsonl";
+    options.tokenizer = TokenizerKind::bytes;
+    options.length = 64;
+  }
+  DocumentSubset choose(std::vector<int64_t> ids, std::vector<float> weights = {}) {
+    const Pool pool = open_pool(options, {}, log);
+    DocumentSubset subset{
+        .source = pool.digest(), .documents = pool.documents(), .ids = std::move(ids), .weights = std::move(weights), .method = "test"};
+    write_subset(scratch / "kept", subset);
+    return subset;
+  }
+  harness::ScratchFolder scratch;
+  base::Log log = base::Log({.level = base::Level::error, .terminal = nullptr, .file = {}});
+  DataOptions options;
+};
+
+TEST_F(TrainsOnSubset, AsOnAFileOfTheseDocumentsAlone) {
+  const std::vector<int> numbers{3, 4, 17, 50, 51, 120};
+  choose({numbers.begin(), numbers.end()});
+  scratch.file("export.jsonl", jsonl_of(numbers));
+  for (const Packing packing : {Packing::stream, Packing::separate, Packing::documents, Packing::none, Packing::sequences}) {
+    options.packing = packing;
+    DataOptions chosen = options, exported = options;
+    chosen.subset = scratch / "kept";
+    exported.path = scratch / "export.jsonl";
+    for (const std::string& cache : {std::string(), (scratch / "cache").string()}) {
+      const OpenedData a = open_data(chosen, {.cache_folder = cache}, log), b = open_data(exported, {.cache_folder = cache}, log);
+      EXPECT_EQ(samples_of(*a.samples, a.samples->training()), samples_of(*b.samples, b.samples->training())) << static_cast<int>(packing);
+    }
+  }
+}
+
+TEST_F(TrainsOnSubset, WhileHeldOutDataStaysThatOfThePool) {
+  choose({3, 100, 198, 199});
+  for (const Packing packing : {Packing::stream, Packing::documents, Packing::none}) {
+    options.packing = packing;
+    DataOptions chosen = options;
+    chosen.subset = scratch / "kept";
+    const CorpusOptions how{.held_out_fraction = 0.1};
+    const OpenedData a = open_data(chosen, how, log), b = open_data(options, how, log);
+    EXPECT_EQ(samples_of(*a.samples, a.samples->held_out()), samples_of(*b.samples, b.samples->held_out()));
+    int64_t targets = 0, expected = 0;
+    for (int64_t id = 0; id < a.samples->training().count; ++id) targets += a.samples->tokens_in(id);
+    const Pool pool = open_pool(options, {}, log);
+    for (const int64_t document : {3, 100}) expected += pool.tokens_in(document);
+    EXPECT_NEAR(static_cast<double>(targets), static_cast<double>(expected), 2) << "198 and 199 are held out";
+  }
+}
+
+TEST_F(TrainsOnSubset, WithWeightsOfDocuments) {
+  choose({3, 100, 150}, {1, 2.5f, 0});
+  options.subset = scratch / "kept";
+  options.packing = Packing::none;
+  const OpenedData opened = open_data(options, {.held_out_fraction = 0.1}, log);
+  mesh::Batch batch;
+  const std::vector<int64_t> ids{0, 1, 2, opened.samples->held_out().first};
+  opened.samples->fill(ids, batch);
+  ASSERT_TRUE(batch.weights.defined());
+  EXPECT_TRUE(at::equal(batch.weights, at::tensor({1.0f, 2.5f, 0.0f, 1.0f})));
+  options.packing = Packing::documents;
+  EXPECT_THAT(refusal_of([&] { open_data(options, {}, log); }), HasSubstr("data.packing = documents"));
+}
+
+TEST_F(TrainsOnSubset, UnlessItIsOfOtherData) {
+  choose({3, 100});
+  options.subset = scratch / "kept";
+  scratch.file("pool.jsonl", jsonl_of({1, 2, 3}));
+  EXPECT_THAT(refusal_of([&] { open_data(options, {}, log); }), HasSubstr("of other data"));
+  scratch.file("kept", "not a subset");
+  EXPECT_THAT(refusal_of([&] { check_data(options); }), HasSubstr("not a subset"));
+}
+
+TEST_F(TrainsOnSubset, WhoseRecordsCanBeReadAgain) {
+  std::vector<std::string> labels;
+  std::string lines;
+  for_each_record(options, "kind", [&](const PoolRecord& record) {
+    labels.push_back(record.label);
+    if (record.document == 5) lines = record.json;
+  });
+  ASSERT_EQ(labels.size(), 200u);
+  EXPECT_EQ(labels[4], "k1");
+  EXPECT_THAT(lines, HasSubstr("Document number 5 says"));
+}
+
+// Quotas.
+
+// Projected gradient descent on the same problem.
+std::vector<double> slow_projection(const std::vector<double>& wanted, const std::vector<int64_t>& lower, const std::vector<int64_t>& upper,
+                                    int64_t total) {
+  double low = -1e7, high = 1e7;
+  std::vector<double> x(wanted.size());
+  for (int step = 0; step < 200; ++step) {
+    const double lambda = (low + high) / 2;
+    double sum = 0;
+    for (size_t j = 0; j < wanted.size(); ++j) {
+      x[j] = std::clamp(wanted[j] + lambda, static_cast<double>(lower[j]), static_cast<double>(upper[j]));
+      sum += x[j];
+    }
+    (sum < static_cast<double>(total) ? low : high) = lambda;
+  }
+  return x;
+}
+
+TEST(Quota, EqualsASlowProjectionOnRandomProblems) {
+  for (uint64_t instance = 0; instance < 200; ++instance) {
+    const base::Random random = base::Random(instance);
+    const size_t k = 1 + random.below(0, 50);
+    std::vector<double> wanted;
+    std::vector<int64_t> lower, upper;
+    for (size_t j = 0; j < k; ++j) {
+      const base::Random one = random.for_index(j);
+      wanted.push_back(one.uniform(0) * 200);
+      upper.push_back(static_cast<int64_t>(one.below(1, 300)));
+      lower.push_back(static_cast<int64_t>(one.below(2, static_cast<uint64_t>(upper.back()) + 1)));
+    }
+    const int64_t total = sum_of(lower) + static_cast<int64_t>(random.below(1, static_cast<uint64_t>(sum_of(upper) - sum_of(lower)) + 1));
+    const Projection found = project_onto_total(wanted, lower, upper, total);
+    const std::vector<double> expected = slow_projection(wanted, lower, upper, total);
+    for (size_t j = 0; j < k; ++j) EXPECT_NEAR(found.x[j], expected[j], 1e-7) << instance;
+    const std::vector<int64_t> counts = round_to_total(found.x, upper, total);
+    EXPECT_EQ(sum_of(counts), total);
+    for (size_t j = 0; j < k; ++j) {
+      EXPECT_GE(counts[j], lower[j]);
+      EXPECT_LE(counts[j], upper[j]);
+      EXPECT_LE(std::abs(static_cast<double>(counts[j]) - found.x[j]), 1 + 1e-6);
+    }
+  }
+}
+
+TEST(Quota, OfCappedSharesSumsExactly) {
+  for (uint64_t instance = 0; instance < 1000; ++instance) {
+    const base::Random random = base::Random(instance).for_purpose("sizes");
+    std::vector<int64_t> sizes;
+    std::vector<double> weights;
+    for (size_t j = 0; j <= random.below(0, 60); ++j) {
+      sizes.push_back(static_cast<int64_t>(random.below(2 * j + 1, 40)));
+      weights.push_back(random.uniform(1000 + j));
+    }
+    const int64_t total = static_cast<int64_t>(random.below(999, static_cast<uint64_t>(sum_of(sizes)) + 1));
+    const std::vector<int64_t> counts = capped_shares(weights, sizes, total, random);
+    EXPECT_EQ(sum_of(counts), total) << instance;
+    for (size_t j = 0; j < sizes.size(); ++j) EXPECT_TRUE(counts[j] >= 0 && counts[j] <= sizes[j]) << instance;
+  }
+}
+
+TEST(Quota, BelowOnePerClusterIsRightInTheMean) {
+  const std::vector<double> weights{1, 2, 3, 4, 10};
+  const std::vector<int64_t> sizes{100, 100, 100, 100, 100};
+  std::vector<double> sums(5, 0);
+  constexpr int kDraws = 4000;
+  for (uint64_t draw = 0; draw < kDraws; ++draw) {
+    const std::vector<int64_t> counts = capped_shares(weights, sizes, 2, base::Random(draw));
+    for (size_t j = 0; j < 5; ++j) sums[j] += static_cast<double>(counts[j]) / kDraws;
+  }
+  for (size_t j = 0; j < 5; ++j) EXPECT_NEAR(sums[j], weights[j] / 10, 0.04);
+}
+
+// Picks.
+
+TEST(Picks, DrawInProportionToWeights) {
+  const std::vector<int64_t> ids = first_numbers(4), among = ids;
+  const std::vector<double> weights{1, 2, 3, 4};
+  std::vector<double> counts(4, 0);
+  constexpr int kDraws = 100'000;
+  for (uint64_t draw = 0; draw < kDraws; ++draw)
+    ++counts[static_cast<size_t>(draw_weighted(among, ids, weights, 1, base::Random(draw))[0])];
+  double chi_square = 0;
+  for (size_t i = 0; i < 4; ++i) {
+    const double expected = kDraws * weights[i] / 10;
+    chi_square += (counts[i] - expected) * (counts[i] - expected) / expected;
+  }
+  EXPECT_LT(chi_square, 11.34);  // p = 0.01 with 3 degrees of freedom
+}
+
+TEST(Picks, BalancedPassSharesOfExhaustedGroupsOn) {
+  std::vector<int32_t> groups(10, 0);
+  groups.resize(110, 1);
+  groups.resize(310, 2);
+  const std::vector<int64_t> kept = pick_balanced(first_numbers(310), groups, 90, base::Random(1));
+  std::vector<int> counts(3, 0);
+  for (const int64_t one : kept) ++counts[static_cast<size_t>(groups[static_cast<size_t>(one)])];
+  EXPECT_THAT(counts, ElementsAre(10, 40, 40));
+}
+
+TEST(Picks, TakeDocumentsForReasonsOfTheirOwn) {
+  const std::vector<int64_t> all = first_numbers(1000), kept = pick_random(all, 100, base::Random(5));
+  const std::vector<int64_t> half(all.begin() + 500, all.end());
+  const std::vector<int64_t> of_half = pick_random(half, 50, base::Random(5));
+  int64_t common = 0;
+  for (const int64_t position : of_half) common += std::ranges::binary_search(kept, half[static_cast<size_t>(position)]);
+  EXPECT_GT(common, 35) << "the same documents have the same numbers";
+}
+
+TEST(Picks, ByScoreTakeTheMiddleToo) {
+  const std::vector<float> scores{5, 1, 4, 2, 3};
+  EXPECT_THAT(pick_by_score(scores, 2, ScoreOrder::highest), ElementsAre(0, 2));
+  EXPECT_THAT(pick_by_score(scores, 2, ScoreOrder::lowest), ElementsAre(1, 3));
+  EXPECT_THAT(pick_by_score(scores, 1, ScoreOrder::middle), ElementsAre(4));
+}
+
+TEST(Kmq, GivesEveryClusterItsShareAndPrefersQuality) {
+  std::vector<int32_t> labels;
+  std::vector<float> quality;
+  for (int i = 0; i < 900; ++i) labels.push_back(i < 600 ? 0 : 1), quality.push_back(i % 10 == 0 ? 9.0f : 0.1f);
+  const KmqResult found = pick_kmq(first_numbers(900), labels, 2, quality, {.keep = 90, .seed = 3});
+  EXPECT_THAT(found.quotas, ElementsAre(60, 30));
+  const auto good = std::ranges::count_if(found.kept, [](int64_t one) { return one % 10 == 0; });
+  EXPECT_GT(good, 60) << "of 90, where a tenth of all have quality";
+  EXPECT_THAT(refusal_of([&] { pick_kmq(first_numbers(900), labels, 2, quality, {.keep = 1, .quota = KmqQuota::equal}); }),
+              HasSubstr("get none"));
+  quality[3] = -1;
+  EXPECT_THAT(refusal_of([&] { pick_kmq(first_numbers(900), labels, 2, quality, {.keep = 90}); }), HasSubstr("quality -1"));
+}
+
+// Duplicates and concepts.
+
+struct Planted {
+  at::Tensor rows;
+  std::vector<int64_t> copies;  // rows that are nearly an earlier one
+};
+Planted planted_copies(int64_t originals, int64_t copies, int64_t dim, uint64_t seed) {
+  const at::Tensor base_rows = unit_rows(originals, dim, seed), noise = unit_rows(copies, dim, seed + 1);
+  at::Tensor near = base_rows.narrow(0, 0, copies) + 1e-3 * noise;
+  Planted made{at::cat({base_rows, near / near.norm(2, 1, true)}), {}};
+  for (int64_t i = 0; i < copies; ++i) made.copies.push_back(originals + i);
+  return made;
+}
+
+TEST(Dedup, RemovesPlantedCopiesAndKeepsOriginals) {
+  const Planted made = planted_copies(3000, 900, 32, 21);
+  const auto rows = rows_in_memory(made.rows);
+  const KMeans clusters = k_means(*rows, {.clusters = 6, .spherical = true, .seed = 1});
+  std::vector<float> closeness;
+  for (int64_t i = 0; i < rows->rows(); ++i)
+    closeness.push_back(scalar_product(made.rows.const_data_ptr<float>() + i * 32,
+                                       clusters.centroids.const_data_ptr<float>() + clusters.labels[static_cast<size_t>(i)] * 32, 32));
+  const std::vector<float> nearest = nearest_before(*rows, clusters.labels, closeness, 6);
+  const Deduplicated found = drop_duplicates(nearest, 1e-3);
+  std::set<int64_t> kept(found.kept.begin(), found.kept.end());
+  int64_t pairs_with_one = 0, originals_lost = 0;
+  for (int64_t i = 0; i < 900; ++i) pairs_with_one += kept.contains(i) + kept.contains(3000 + i) == 1;
+  for (int64_t i = 900; i < 3000; ++i) originals_lost += !kept.contains(i);
+  EXPECT_GE(pairs_with_one, 891) << "of 900 pairs one stays";
+  EXPECT_LE(originals_lost, 21);
+  const Deduplicated exact = keep_least_duplicate(nearest, 3000);
+  EXPECT_EQ(exact.kept.size(), 3000u);
+  EXPECT_LT(exact.eps, 0.5);
+  for (const int ranks : {2, 3}) {
+    std::vector<float> sum(nearest.size(), 0);
+    for (int rank = 0; rank < ranks; ++rank) {
+      const std::vector<float> part = nearest_before(*rows, clusters.labels, closeness, 6, rank, ranks);
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] += part[i];
+    }
+    EXPECT_EQ(sum, nearest) << ranks << " ranks";
+  }
+}
+
+TEST(Dedup, AlwaysKeepsOneOfIdenticalRows) {
+  const at::Tensor rows = unit_rows(1, 8, 22).expand({50, 8}).contiguous();
+  const std::vector<int32_t> labels(50, 0);
+  const std::vector<float> closeness(50, 1.0f);
+  EXPECT_EQ(drop_duplicates(nearest_before(*rows_in_memory(rows), labels, closeness, 1), 0.01).kept, std::vector<int64_t>{0});
+}
+
+TEST(Concepts, KeepMoreOfSpreadOutClusters) {
+  const at::Tensor centres = unit_rows(10, 32, 23), noise = unit_rows(2000, 32, 24);
+  std::vector<int32_t> labels;
+  std::vector<float> closeness;
+  for (int64_t i = 0; i < 2000; ++i) {
+    const int64_t c = i % 10;
+    at::Tensor row = centres[c] + (c < 5 ? 0.1 : 0.8) * noise[i];
+    row = row / row.norm();
+    labels.push_back(static_cast<int32_t>(c));
+    closeness.push_back((row * centres[c]).sum().item<float>());
+  }
+  const std::vector<int64_t> ids = first_numbers(2000);
+  const ConceptResult found = prune_concepts(ids, labels, closeness, centres, {.keep = 400, .neighbours = 5, .balance = 0});
+  EXPECT_EQ(found.kept.size(), 400u);
+  int64_t dense = 0;
+  for (size_t c = 0; c < 5; ++c) dense += found.clusters[c].quota;
+  EXPECT_LT(dense, 120) << "five dense clusters of ten";
+  for (const ConceptCluster& one : found.clusters) EXPECT_GE(one.quota, 1);
+  const ConceptResult equal = prune_concepts(ids, labels, closeness, centres, {.keep = 400, .balance = 1});
+  for (const ConceptCluster& one : equal.clusters) EXPECT_EQ(one.quota, 40);
+  const ConceptResult ssp =
+      prune_concepts(ids, labels, closeness, centres, {.keep = 400, .balance = 0, .shares = ConceptShares::proportional});
+  for (const ConceptCluster& one : ssp.clusters) EXPECT_EQ(one.quota, 40);
+  EXPECT_THAT(refusal_of([&] { prune_concepts(ids, labels, closeness, centres, {.keep = 2001}); }), HasSubstr("--keep 2001"));
+  EXPECT_THAT(refusal_of([&] { prune_concepts(ids, labels, closeness, centres, {.keep = 5}); }), HasSubstr("Keep more"));
+}
+
+TEST(Concepts, KeepTheFarTheNearOrAny) {
+  const at::Tensor centres = unit_rows(1, 4, 25);
+  const std::vector<float> closeness{0.9f, 0.1f, 0.5f, 0.7f, 0.3f};
+  const std::vector<int32_t> labels(5, 0);
+  const auto kept = [&](ConceptPick within) {
+    return prune_concepts(first_numbers(5), labels, closeness, centres, {.keep = 2, .within = within}).kept;
+  };
+  EXPECT_THAT(kept(ConceptPick::hard), ElementsAre(1, 4));
+  EXPECT_THAT(kept(ConceptPick::easy), ElementsAre(0, 3));
+  EXPECT_EQ(kept(ConceptPick::random).size(), 2u);
+}
+
+// Targets.
+
+struct Brute {
+  std::vector<int64_t> picks;
+  std::vector<int64_t> of_queries;
+};
+// The full matrix of scores, and one pick after the other.
+Brute brute_round_robin(const at::Tensor& queries, const at::Tensor& rows, int64_t keep) {
+  std::vector<std::vector<Match>> orders;
+  for (int64_t q = 0; q < queries.size(0); ++q) {
+    std::vector<Match> all;
+    for (int64_t i = 0; i < rows.size(0); ++i)
+      all.push_back({i, scalar_product(queries.const_data_ptr<float>() + q * rows.size(1), rows.const_data_ptr<float>() + i * rows.size(1),
+                                       rows.size(1))});
+    std::ranges::sort(all, is_better);
+    orders.push_back(all);
+  }
+  Brute found{{}, std::vector<int64_t>(orders.size(), 0)};
+  std::vector<bool> taken(static_cast<size_t>(rows.size(0)), false);
+  for (size_t turn = 0; static_cast<int64_t>(found.picks.size()) < keep; ++turn)
+    for (const Match& match : orders[turn % orders.size()])
+      if (!taken[static_cast<size_t>(match.id)]) {
+        taken[static_cast<size_t>(match.id)] = true;
+        found.picks.push_back(match.id);
+        ++found.of_queries[turn % orders.size()];
+        break;
+      }
+  return found;
+}
+
+PoolSearch search_in(const RowSource& rows, int ranks) {
+  return {.rows = rows.rows(),
+          .top =
+              [&rows, ranks](const at::Tensor& queries, int64_t k, const std::vector<std::optional<Match>>& after) {
+                std::vector<std::vector<std::vector<Match>>> lists(static_cast<size_t>(queries.size(0)));
+                for (int rank = 0; rank < ranks; ++rank) {
+                  const auto part = top_k(queries, rows, k, {.after = after, .share = share_of_rank(rows.rows(), rank, ranks)});
+                  for (size_t q = 0; q < part.size(); ++q) lists[q].push_back(part[q]);
+                }
+                std::vector<std::vector<Match>> merged;
+                for (const auto& one : lists) merged.push_back(merge_matches(one, k));
+                return merged;
+              },
+          .best = [&rows](const at::Tensor& queries) { return best_scores(queries, rows); }};
+}
+
+std::vector<int64_t> positions_of(const TargetResult& result) {
+  std::vector<int64_t> positions;
+  for (const TargetPick& pick : result.picks) positions.push_back(pick.position);
+  return positions;
+}
+
+TEST(Targets, LazyStreamingShardedSelectionEqualsBruteForce) {
+  const at::Tensor rows = unit_rows(1500, 12, 31);
+  const auto source = rows_in_memory(rows);
+  int64_t rescans = 0;
+  for (const int64_t m : {1, 7, 50}) {
+    // Queries that agree exhaust each other's lists.
+    at::Tensor queries = unit_rows(m, 12, 32) * 0.05 + unit_rows(1, 12, 33);
+    queries = queries / queries.norm(2, 1, true);
+    for (const int64_t keep : {10, 600, 1500}) {
+      const Brute expected = brute_round_robin(queries, rows, keep);
+      for (const int ranks : {1, 2, 4}) {
+        const TargetResult found = pick_for_targets({{"t", queries}}, search_in(*source, ranks), keep, WithinTask::round_robin);
+        EXPECT_EQ(positions_of(found), expected.picks) << m << " queries, " << keep << " kept, " << ranks << " ranks";
+        EXPECT_EQ(found.picks_of_queries[0], expected.of_queries);
+        for (const int64_t picks : found.picks_of_queries[0]) EXPECT_GE(picks, keep / m);
+        rescans += found.rescans;
+      }
+    }
+  }
+  EXPECT_GT(rescans, 0) << "no list ran dry, so nothing was searched again";
+}
+
+TEST(Targets, TasksTakeTurns) {
+  const at::Tensor rows = unit_rows(800, 16, 34), a = unit_rows(4, 16, 35), b = unit_rows(9, 16, 36);
+  const auto source = rows_in_memory(rows);
+  for (const WithinTask within : {WithinTask::max, WithinTask::round_robin}) {
+    const TargetResult found = pick_for_targets({{"a", a}, {"b", b}}, search_in(*source, 2), 101, within);
+    std::set<int64_t> distinct;
+    std::vector<int64_t> counts(2, 0);
+    for (const TargetPick& pick : found.picks) distinct.insert(pick.position), ++counts[static_cast<size_t>(pick.task)];
+    EXPECT_EQ(distinct.size(), 101u);
+    EXPECT_THAT(counts, ElementsAre(51, 50));
+  }
+  const TargetResult one = pick_for_targets({{"a", a}}, search_in(*source, 1), 50, WithinTask::max);
+  const std::vector<float> best = best_scores(a, *source);
+  std::vector<int64_t> kept = positions_of(one);
+  std::ranges::sort(kept);
+  EXPECT_EQ(kept, pick_by_score(best, 50, ScoreOrder::highest));
+}
+
+TEST(Targets, AreLeftOutWhereExcludedAndRefusedAboveThePool) {
+  const at::Tensor rows = unit_rows(60, 8, 37), queries = rows.narrow(0, 0, 5);
+  const auto source = rows_in_memory(rows);
+  std::vector<bool> excluded(60, false);
+  std::fill_n(excluded.begin(), 5, true);
+  for (const WithinTask within : {WithinTask::max, WithinTask::round_robin}) {
+    const TargetResult found = pick_for_targets({{"t", queries}}, search_in(*source, 1), 55, within, excluded);
+    EXPECT_THAT(positions_of(found), testing::Each(testing::Ge(5)));
+  }
+  EXPECT_THAT(refusal_of([&] {
+                pick_for_targets({{"t", queries}}, search_in(*source, 1), 56, WithinTask::max, excluded);
+              }),
+              HasSubstr("--keep 56: there are 55 documents"));
+}
+
+TEST(Targets, OneDominatingClusterOfQueriesStarvesOthersOnlyUnderMax) {
+  // Nine of ten queries lie in one dense part of the pool.
+  const at::Tensor centres = unit_rows(2, 16, 38), noise = unit_rows(1000, 16, 39);
+  at::Tensor rows = centres.index_select(0, at::arange(1000, at::kLong).remainder(2)) + 0.6 * noise;
+  rows = rows / rows.norm(2, 1, true);
+  at::Tensor queries =
+      at::cat({centres[0].unsqueeze(0) + 0.1 * unit_rows(9, 16, 40), centres[1].unsqueeze(0) + 0.9 * unit_rows(1, 16, 41)});
+  queries = queries / queries.norm(2, 1, true);
+  const auto source = rows_in_memory(rows);
+  const auto of_second = [&](WithinTask within) {
+    int64_t count = 0;
+    for (const int64_t one : positions_of(pick_for_targets({{"t", queries}}, search_in(*source, 1), 100, within))) count += one % 2;
+    return count;
+  };
+  EXPECT_GE(of_second(WithinTask::round_robin), 8);
+  EXPECT_LT(of_second(WithinTask::max), of_second(WithinTask::round_robin));
+}
+
+// The index of vectors.
+
+EmbeddingIndex::DigestOf digest_by(uint64_t salt) {
+  return [salt](int64_t first, int64_t count) { return salt * 1000003 + static_cast<uint64_t>(first * 7919 + count); };
+}
+
+void fill(const EmbeddingIndex& index, const at::Tensor& rows, int64_t stop_after = -1) {
+  for (size_t shard = 0; shard < index.shards().size(); ++shard) {
+    if (index.is_complete(shard)) continue;
+    auto writer = index.write(shard);
+    const auto& [first, count] = index.shards()[shard];
+    for (int64_t done = writer.done(); done < count; ++done) {
+      if (stop_after-- == 0) return;
+      writer.append(rows.narrow(0, first + done, 1));
+    }
+    writer.finish();
+  }
+}
+
+TEST(EmbeddingIndex, GoesOnWhereItStoppedAndGrows) {
+  const harness::ScratchFolder scratch;
+  const at::Tensor rows = unit_rows(300, 8, 51);
+  const EmbeddingFacts facts{"m", "t", "mean", 8};
+  fill(EmbeddingIndex(scratch / "index", facts, 250, digest_by(1), "--index"), rows, 100);
+  const EmbeddingIndex again(scratch / "index", facts, 250, digest_by(1), "--index");
+  int64_t there = 0;
+  for (size_t shard = 0; shard < again.shards().size(); ++shard)
+    there += again.is_complete(shard) ? again.shards()[shard].count : again.write(shard).done();
+  EXPECT_EQ(there, 100) << "rows before the interruption are kept";
+  EXPECT_THAT(refusal_of([&] { again.open(); }), HasSubstr("incomplete"));
+  fill(again, rows);
+  const at::Tensor all = again.open()->read(0, 250);
+  EXPECT_TRUE(at::equal(all, rows.narrow(0, 0, 250).to(at::kHalf).to(at::kFloat)));
+  const EmbeddingIndex grown(scratch / "index", facts, 300, digest_by(1), "--index");
+  int64_t missing = 0;
+  for (size_t shard = 0; shard < grown.shards().size(); ++shard)
+    if (!grown.is_complete(shard)) missing += grown.shards()[shard].count - grown.write(shard).done();
+  EXPECT_EQ(missing, 50);
+  fill(grown, rows);
+  EXPECT_TRUE(at::equal(grown.open()->read(200, 100), rows.narrow(0, 200, 100).to(at::kHalf).to(at::kFloat)));
+}
+
+TEST(EmbeddingIndex, RefusesAnotherModelAndDamage) {
+  const harness::ScratchFolder scratch;
+  const at::Tensor rows = unit_rows(100, 8, 52);
+  const EmbeddingIndex index(scratch / "index", {"m", "t", "mean", 8}, 100, digest_by(1), "--index");
+  fill(index, rows);
+  const auto opened = [&](const EmbeddingFacts& facts) {
+    return refusal_of([&] { EmbeddingIndex(scratch / "index", facts, 100, digest_by(1), "--index"); });
+  };
+  EXPECT_THAT(opened({"other", "t", "mean", 8}), HasSubstr("made with another model (m, not other)"));
+  EXPECT_THAT(opened({"m", "t", "last", 8}), HasSubstr("another pooling (mean, not last)"));
+  EXPECT_THAT(opened({"m", "u", "mean", 8}), HasSubstr("another text"));
+  const EmbeddingIndex other(scratch / "index", {"m", "t", "mean", 8}, 100, digest_by(2), "--index");
+  EXPECT_FALSE(other.is_complete(0)) << "of other documents";
+  std::fstream file(scratch / "index/rows-00000001.f16", std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(60);
+  file.put('x');
+  file.close();
+  EXPECT_THAT(refusal_of([&] { index.open(); }), HasSubstr("rows-00000001.f16: damaged"));
+}
+
+}  // namespace
+}  // namespace cairn::data

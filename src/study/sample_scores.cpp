@@ -29,7 +29,7 @@
 namespace cairn::study {
 namespace {
 
-constexpr int64_t kRowsAtOnce = 4096;
+constexpr int64_t kScoredRowsAtOnce = 4096;
 
 enum Column { kLoss, kEl2n, kEntropy, kCorrect, kTargets, kSquares, kColumns };
 
@@ -54,8 +54,8 @@ class ScoringObjective final : public model::Objective {
       begin = mine.empty() ? 0 : mine.front().begin;
     }
     std::vector<at::Tensor> parts;
-    for (int64_t first = 0; first < rows.size(0); first += kRowsAtOnce) {
-      const int64_t count = std::min(kRowsAtOnce, rows.size(0) - first);
+    for (int64_t first = 0; first < rows.size(0); first += kScoredRowsAtOnce) {
+      const int64_t count = std::min(kScoredRowsAtOnce, rows.size(0) - first);
       parts.push_back(scores_of(rows.narrow(0, first, count), targets.narrow(0, first, count), begin, tp));
     }
     const at::Tensor by_row = at::cat(at::TensorList(parts), 1);  // [kSquares, rows]

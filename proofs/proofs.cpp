@@ -48,6 +48,10 @@ void prove_universal_checkpointing(const ProofOptions&, Findings&, base::Log&);
 void prove_zeco(const ProofOptions&, Findings&, base::Log&);
 void prove_zeco_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_tokenring(const ProofOptions&, Findings&, base::Log&);
+void prove_rs2(const ProofOptions&, Findings&, base::Log&);
+void prove_rs2_on_gpu(const ProofOptions&, Findings&, base::Log&);
+void prove_seta(const ProofOptions&, Findings&, base::Log&);
+void prove_seta_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_multigrid(const ProofOptions&, Findings&, base::Log&);
 void prove_tas_balanced(const ProofOptions&, Findings&, base::Log&);
 
@@ -105,7 +109,10 @@ const std::vector<Proof>& proofs() {
        prove_zeco_on_gpu},
       {"bytescale", "Long and short sequences on one pool of ranks: each uses as many as it needs, and all end together.", prove_bytescale},
       {"flexsp", "Groups of ranks of different sizes, chosen for each micro-batch: long and short sequences at their best degree.",
-       prove_flexsp}};
+       prove_flexsp},
+      {"rs2", "A new random slice of the data in each round: most of the accuracy in a tenth of the steps.", prove_rs2, prove_rs2_on_gpu},
+      {"seta", "Samples left out by their losses, the easy and the hard in turn: half of the passes, the same accuracy.", prove_seta,
+       prove_seta_on_gpu}};
   return list;
 }
 

@@ -1,0 +1,278 @@
+// RS2: a new random slice of the data in each round, under a schedule that covers the short run. Accuracy against a fixed subset and the
+// full data; the exact order of samples on any number of ranks, after kills, and of a billion samples.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <numeric>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/memory_tags.h"
+#include "data/sampler.h"
+#include "proofs/layout_run.h"
+#include "proofs/sampler_runs.h"
+#include "study/claims.h"
+#include "study/curves_svg.h"
+
+namespace cairn::study {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kRs2Seeds = 3;
+
+data::SamplerFacts rs2_facts(int64_t samples, int64_t batch, double rounds, double ratio, uint64_t seed) {
+  data::SamplerFacts facts{.from = {0, samples}, .global_batch = batch, .seed = seed, .epochs = rounds};
+  facts.options.ratio = ratio;
+  return facts;
+}
+
+// 1/r an integer: each sample once in 1/r rounds, and as often as any other in ten such cycles.
+void rs2_cycles(const ProofOptions& options, Findings& findings) {
+  constexpr int64_t kSamples = 20'000, kRounds = 100, kPerCycle = 10;
+  const auto sampler = data::make_sampler("rs2", rs2_facts(kSamples, 50, kRounds, 0.1, options.seed));
+  std::vector<int64_t> counts(kSamples);
+  double unequal = 0;
+  for (int64_t step = 0; step < sampler->steps(); ++step) {
+    for (const int64_t id : sampler->draw(step).ids) ++counts[static_cast<size_t>(id)];
+    const int64_t steps_of_cycle = kPerCycle * kSamples / 10 / 50;
+    if ((step + 1) % steps_of_cycle != 0) continue;
+    const int64_t cycle = (step + 1) / steps_of_cycle;
+    unequal += static_cast<double>(std::count_if(counts.begin(), counts.end(), [&](int64_t count) { return count != cycle; }));
+  }
+  findings.at_most("1. ratio 0.1, 10 cycles of 10 rounds: samples that did not come just once in a cycle", 0, unequal, 0);
+}
+
+base::Recipe rs2_decoder(const ProofOptions& options, const Assignments& sets) {
+  return with(small_decoder(options, {"model.layers=2", "model.embed=16", "model.heads=2", "model.mlp=24", "data.stories_bytes=30000",
+                                      "train.steps=0", "train.global_batch=8"}),
+              sets);
+}
+
+// 2. The same batches on any ranks, in every packing, and after a change of ranks.
+void rs2_layouts(const ProofOptions& options, Findings& findings, base::Log& log) {
+  const fs::path folder(options.scratch);
+  const Assignments sets{"data.sampler=rs2", "sampler.ratio=0.1", "train.epochs=5", "snapshot.every=10", "snapshot.keep=99"};
+  SampledRun alone;
+  double differ = 0, resumed = 0;
+  for (const SamplerLayout& layout : sampler_layouts()) {
+    const SampledRun run = train_sampled(with(rs2_decoder(options, sets), layout.sets), folder / layout.name, layout.ranks);
+    if (alone.samples.empty()) alone = run;
+    differ += steps_differing(run.samples, alone.samples);
+    fs::copy(folder / "1 rank", folder / (layout.name + " resumed"), fs::copy_options::recursive);
+    drop_snapshots_after(folder / (layout.name + " resumed"), 10);
+    const SampledRun rest =
+        train_sampled(with(rs2_decoder(options, sets), layout.sets), folder / (layout.name + " resumed"), layout.ranks, /*resume=*/true);
+    resumed += steps_differing(rest.samples, alone.samples);
+    log.info("rs2, {}: {} steps", layout.name, run.steps());
+  }
+  findings.at_least("2. steps of a decoder under rs2 in each of 6 layouts (dp, ZeRO 3, pp, tp, cp)", 0, static_cast<double>(alone.steps()),
+                    20);
+  findings.at_most("2. steps whose samples are not those of one rank", 0, differ, 0);
+  findings.at_most("2. the same after a snapshot of one rank, resumed in each layout", 0, resumed, 0);
+  double packed = 0, steps = 0;
+  for (const std::string packing : {"stream", "separate", "documents", "none"}) {
+    std::vector<SampledRun> runs;
+    for (const int ranks : {1, 2})
+      runs.push_back(train_sampled(with(rs2_decoder(options, sets), {"data.packing=" + packing}),
+                                   folder / fmt::format("{}-{}", packing, ranks), ranks));
+    packed += steps_differing(runs[0].samples, runs[1].samples);
+    steps += static_cast<double>(runs[0].steps());
+  }
+  findings.at_least("2. steps in four packings", 0, steps, 40);
+  findings.at_most("2. steps whose samples differ between 1 and 2 ranks, in four packings", 0, packed, 0);
+}
+
+// 2. Parameters after 100 steps on 1, 2 and 4 ranks.
+void rs2_parameters(const ProofOptions& options, const fs::path& points, Findings& findings) {
+  const fs::path folder(options.scratch);
+  const Assignments sets{"data.sampler=rs2", "sampler.ratio=0.1", "train.epochs=3.2258065", "snapshot.last=true"};  // 31 steps each
+  Tensors alone;
+  std::vector<std::string> samples;
+  double differ = 0, apart = 0;
+  for (const int ranks : {1, 2, 4}) {
+    const fs::path out = folder / fmt::format("points-on-{}", ranks);
+    const SampledRun run = train_sampled(points_recipe(points, options.seed, sets), out, ranks);
+    if (ranks == 1) alone = snapshot_tensors(out, "model"), samples = run.samples;
+    differ = std::max(differ, largest_difference(snapshot_tensors(out, "model"), alone));
+    apart += steps_differing(run.samples, samples);
+  }
+  findings.at_least("2. steps of the classifier on 1, 2 and 4 ranks", 0, static_cast<double>(samples.size()), 100);
+  findings.at_most("2. steps whose samples differ", 0, apart, 0);
+  findings.at_most("2. largest difference of a parameter after them", 0, differ, 1e-5);
+}
+
+// 3. kill -9, and on with other ranks.
+void rs2_kills(const ProofOptions& options, Findings& findings, base::Log& log) {
+  constexpr const char* kClaim = "3. processes killed by SIGKILL and resumed on 4, 1 and 2 ranks: steps whose samples differ";
+  if (options.program.empty()) return findings.skip(kClaim, "no program to start");
+  const fs::path folder(options.scratch);
+  const Assignments sets{"model.layers=1",
+                         "model.embed=16",
+                         "model.heads=2",
+                         "model.mlp=24",
+                         "data.tokenizer=bytes",
+                         "data.length=16",
+                         "data.stories_bytes=40000",
+                         "data.sampler=rs2",
+                         "sampler.ratio=0.1",
+                         "train.steps=0",
+                         "train.epochs=8",
+                         "train.global_batch=8",
+                         "log.tensorboard=false",
+                         "log.trace=false",
+                         "log.samples=0",
+                         "eval.every=0",
+                         "snapshot.every=5",
+                         "snapshot.keep=99",
+                         fmt::format("train.seed={}", options.seed)};
+  run_and_kill({.program = options.program, .out = folder / "whole", .ranks = 1, .sets = sets, .kill = false});
+  const SampledRun whole = read_sampled_run(folder / "whole");
+  const fs::path out = folder / "killed";
+  int killed = 0;
+  for (const auto& [ranks, after] : {std::pair(2, 40), std::pair(4, 80), std::pair(1, 120)})
+    killed += run_and_kill({.program = options.program, .out = out, .ranks = ranks, .sets = sets, .after_step = after});
+  run_and_kill({.program = options.program, .out = out, .ranks = 2, .sets = sets, .kill = false});
+  log.info("rs2: {} steps, {} kills", whole.steps(), killed);
+  findings.at_least("3. kills", 0, killed, 2);
+  findings.at_most(kClaim, 0, steps_differing(read_sampled_run(out).samples, whole.samples), 0);
+}
+
+// 4. Ratio 1 is ordinary training.
+void rs2_ratio_one(const ProofOptions& options, Findings& findings) {
+  const fs::path folder(options.scratch);
+  constexpr int64_t kTraining = 1280;
+  write_teacher_points({.folder = folder / "small", .training = kTraining, .test = 100, .seed = options.seed});
+  const auto run = [&](const std::string& name, const Assignments& sets) {
+    return train_sampled(with(points_recipe(folder / "small", options.seed, {"train.epochs=5"}), sets), folder / name);
+  };
+  const SampledRun rs2 = run("ratio-1", {"data.sampler=rs2", "sampler.ratio=1"}), plain = run("shuffled", {});
+  findings.at_most("4. ratio 1: steps whose samples are not those of the shuffled sampler", 0, steps_differing(rs2.samples, plain.samples),
+                   0);
+  findings.at_most("4. ratio 1: steps whose loss is not bitwise the same", 0, rs2.losses == plain.losses ? 0 : 1, 0);
+}
+
+// 5. A billion samples: what a round of ten million costs, drawn on all cores.
+void draw_of_a_billion(Findings& findings, base::Log& log, bool on_large_machine) {
+  constexpr int64_t kSamples = 1'000'000'000, kBatch = 10'000, kRound = 10'000'000;
+  constexpr double kReadSeconds = static_cast<double>(kRound) * 4096 / 1.8e9;
+  const auto sampler = data::make_sampler("rs2", rs2_facts(kSamples, kBatch, 3, 0.01, 1));
+  const int64_t before = base::resident_bytes();
+  const auto threads = static_cast<int64_t>(std::max(1U, std::thread::hardware_concurrency()));
+  const int64_t steps = on_large_machine ? kRound / kBatch : kRound / kBatch / 10;
+  const base::RealClock clock;
+  const auto begun = clock.now();
+  std::vector<std::thread> workers;
+  std::vector<int64_t> sums(static_cast<size_t>(threads));
+  for (int64_t t = 0; t < threads; ++t)
+    workers.emplace_back([&, t] {
+      for (int64_t step = 1000 + t; step < 1000 + steps; step += threads)
+        for (const int64_t id : sampler->draw(step).ids) sums[static_cast<size_t>(t)] += id;
+    });
+  for (std::thread& one : workers) one.join();
+  const double seconds = base::seconds(clock.now() - begun), ids = static_cast<double>(steps * kBatch);
+  log.info("rs2: {:.0f} ids of a billion in {:.3f} s on {} threads: {:.1f} ns an id and thread", ids, seconds, threads,
+           seconds * 1e9 * static_cast<double>(threads) / ids);
+  findings.at_most("5. a billion samples: memory that drawing took, MiB", 0,
+                   static_cast<double>(base::resident_bytes() - before) / (1 << 20), 64);
+  if (on_large_machine)
+    findings.at_most("5. ids of a round of 10 million: share of the time of reading them at 1.8 GB/s, 4 KB each", 1, seconds / kReadSeconds,
+                     0.01);
+}
+
+struct Rs2Trial {
+  std::string name;
+  Assignments sets;
+};
+
+// 6. Accuracy. Each trial on each inner seed, two at a time.
+std::map<std::string, std::vector<SampledRun>> rs2_accuracy_runs(const ProofOptions& options, base::Log& log) {
+  const std::vector<Rs2Trial> trials{
+      {"full", {"train.epochs=40", "eval.every=62"}},
+      {"rs2 0.1", {"data.sampler=rs2", "sampler.ratio=0.1", "train.epochs=40", "eval.every=62"}},
+      {"static 0.1", {"data.sampler=rs2", "sampler.ratio=0.1", "sampler.fixed=true", "train.epochs=40", "eval.every=62"}},
+      {"replacement 0.1", {"data.sampler=rs2", "sampler.ratio=0.1", "sampler.replacement=true", "train.epochs=40"}},
+      {"plain 4 epochs", {"train.epochs=4"}},
+      {"rs2 0.05", {"data.sampler=rs2", "sampler.ratio=0.05", "train.epochs=40"}},
+      {"static 0.05", {"data.sampler=rs2", "sampler.ratio=0.05", "sampler.fixed=true", "train.epochs=40"}}};
+  const fs::path folder(options.scratch);
+  std::map<std::string, std::vector<SampledRun>> found;
+  for (const Rs2Trial& trial : trials) found[trial.name].resize(kRs2Seeds);
+  in_parallel(static_cast<int64_t>(trials.size()) * kRs2Seeds, [&](int64_t job) {
+    const Rs2Trial& trial = trials[static_cast<size_t>(job) / kRs2Seeds];
+    const auto seed = static_cast<size_t>(job) % kRs2Seeds;
+    found.at(trial.name)[seed] = train_sampled(points_recipe(folder / fmt::format("points-{}", seed), options.seed + seed, trial.sets),
+                                               folder / fmt::format("{} of {}", trial.name, seed));
+  });
+  for (const Rs2Trial& trial : trials)
+    for (const SampledRun& run : found.at(trial.name))
+      log.info("{}: {} steps, accuracy {:.3f}", trial.name, run.steps(), run.last_accuracy());
+  return found;
+}
+
+// Steps until an evaluation reaches `accuracy`; all steps where none does.
+double steps_to_accuracy(const SampledRun& run, double accuracy) {
+  for (const auto& [step, found] : run.accuracy)
+    if (found >= accuracy) return static_cast<double>(step);
+  return static_cast<double>(run.steps());
+}
+
+void draw_rs2_accuracy(const ProofOptions& options, const std::map<std::string, std::vector<SampledRun>>& runs) {
+  CurvesPicture picture{.title = "20,000 points: held-out accuracy", .across = "steps", .up = "accuracy", .logarithmic_across = true};
+  for (const std::string name : {"full", "rs2 0.1", "static 0.1"}) {
+    Curve curve{name, curve_colour(picture.curves.size()), {}};
+    for (const auto& [step, found] : runs.at(name)[0].accuracy) curve.points.emplace_back(static_cast<double>(step), found);
+    picture.curves.push_back(std::move(curve));
+  }
+  write_curves(options.pictures, "rs2-accuracy", picture);
+}
+
+void rs2_accuracy(const ProofOptions& options, Findings& findings, base::Log& log) {
+  const auto runs = rs2_accuracy_runs(options, log);
+  const auto of = [&](const std::string& name, size_t seed) { return runs.at(name)[seed].last_accuracy(); };
+  std::map<std::string, double> least, most;
+  const auto note = [&](const std::string& name, double value) {
+    least[name] = least.contains(name) ? std::min(least[name], value) : value;
+    most[name] = most.contains(name) ? std::max(most[name], value) : value;
+  };
+  for (size_t seed = 0; seed < kRs2Seeds; ++seed) {
+    note("gain 0.05", of("rs2 0.05", seed) - of("static 0.05", seed));
+    note("gain 0.1", of("rs2 0.1", seed) - of("static 0.1", seed));
+    note("replacement", std::abs(of("rs2 0.1", seed) - of("replacement 0.1", seed)));
+    note("plain", std::abs(of("rs2 0.1", seed) - of("plain 4 epochs", seed)));
+    const double ours = static_cast<double>(runs.at("rs2 0.1")[seed].steps());
+    note("steps", steps_to_accuracy(runs.at("full")[seed], of("rs2 0.1", seed)) / ours);
+  }
+  findings.at_least("6. ratio 0.05, 40 rounds: accuracy above that of a fixed subset, least of 3 seeds", 0, least["gain 0.05"], 0.08);
+  findings.at_least("6. ratio 0.1: the same", 0, least["gain 0.1"], 0.08);
+  findings.at_most("6. ratio 0.1: with against without replacement, largest difference of accuracy", 0, most["replacement"], 0.02);
+  findings.at_least("6. steps of the full run until it has that accuracy, as a multiple of those of ratio 0.1, least of 3 seeds", 1,
+                    least["steps"], 2.5);
+  findings.at_most("6. ratio 0.1, 40 rounds against plain training for 4 epochs: largest difference of accuracy", 0, most["plain"], 0.01);
+  draw_rs2_accuracy(options, runs);
+}
+
+}  // namespace
+
+void prove_rs2(const ProofOptions& options, Findings& findings, base::Log& log) {
+  const fs::path folder(options.scratch);
+  for (uint64_t seed = 0; seed < kRs2Seeds; ++seed)
+    write_teacher_points({.folder = folder / fmt::format("points-{}", seed), .training = 20'000, .seed = options.seed + seed});
+  rs2_cycles(options, findings);
+  rs2_layouts(options, findings, log);
+  rs2_parameters(options, folder / "points-0", findings);
+  rs2_kills(options, findings, log);
+  rs2_ratio_one(options, findings);
+  draw_of_a_billion(findings, log, /*on_large_machine=*/false);
+  rs2_accuracy(options, findings, log);
+}
+
+void prove_rs2_on_gpu(const ProofOptions&, Findings& findings, base::Log& log) {
+  draw_of_a_billion(findings, log, /*on_large_machine=*/true);
+}
+
+}  // namespace cairn::study

@@ -1,0 +1,304 @@
+// SeTa and InfoBatch: samples left out by their losses. Saved passes and accuracy against the full data and a fixed half; unbiased sums;
+// the window; the same lists on any layout, and bitwise the same training after kills.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "data/sampler.h"
+#include "proofs/layout_run.h"
+#include "proofs/sampler_runs.h"
+#include "study/claims.h"
+#include "study/curves_svg.h"
+
+namespace cairn::study {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kScoredSeeds = 3;
+
+data::SamplerFacts scored_facts(int64_t samples, int64_t batch, double epochs, uint64_t seed) {
+  return {.from = {0, samples}, .global_batch = batch, .seed = seed, .epochs = epochs};
+}
+
+// Artificial losses i / N: the window slides by one group per epoch.
+void seta_window(const ProofOptions& options, Findings& findings) {
+  constexpr int64_t kSamples = 1000, kGroups = 10;
+  data::SamplerFacts facts = scored_facts(kSamples, 10, 12, options.seed);
+  facts.options.stop_at = 1;
+  const auto sampler = data::make_sampler("seta", facts);
+  std::vector<int64_t> ids(kSamples);
+  std::iota(ids.begin(), ids.end(), 0);
+  std::vector<float> losses;
+  for (const int64_t id : ids) losses.push_back(static_cast<float>(id) / kSamples);
+  const std::vector<std::pair<int64_t, int64_t>> expected{{0, 9}, {1, 5}, {2, 6}, {3, 7}, {4, 8}, {5, 9}, {0, 4}, {1, 5}, {2, 6}};
+  double wrong = 0;
+  for (size_t epoch = 0, step = 0; epoch < expected.size(); ++epoch) {
+    std::set<int64_t> groups;
+    for (; static_cast<int64_t>(step) < sampler->known(); ++step)
+      for (const int64_t id : sampler->draw(static_cast<int64_t>(step)).ids) groups.insert(id * kGroups / kSamples);
+    const auto& [first, last] = expected[epoch];
+    wrong += *groups.begin() != first || *groups.rbegin() != last || static_cast<int64_t>(groups.size()) != last - first + 1;
+    sampler->feedback({ids, losses});
+    sampler->advance();
+  }
+  findings.at_most("1. seta, 10 groups, window 0.5, losses i/N: epochs with other groups than all, 1-5, 2-6, ... 5-9, 0-4, 1-5, 2-6", 0,
+                   wrong, 0);
+}
+
+// Fixed losses and fixed gradients of the samples: the mean of the weighted sum over 2,000 choices.
+void infobatch_unbiased(const ProofOptions& options, Findings& findings) {
+  constexpr int64_t kSamples = 400, kDims = 16, kTrials = 2000;
+  const base::Random random = base::Random(options.seed).for_purpose("gradients");
+  const auto gradient = [&](int64_t id, int64_t dim) { return 1 + random.normal(static_cast<uint64_t>(id * kDims + dim)); };
+  std::vector<int64_t> ids(kSamples);
+  std::iota(ids.begin(), ids.end(), 0);
+  std::vector<float> losses;
+  for (const int64_t id : ids) losses.push_back(std::exp(random.for_name("loss").normal(static_cast<uint64_t>(id))));
+  std::vector<double> full(kDims), sums(kDims), squares(kDims);
+  for (const int64_t id : ids)
+    for (int64_t d = 0; d < kDims; ++d) full[static_cast<size_t>(d)] += static_cast<double>(gradient(id, d));
+  for (int64_t trial = 0; trial < kTrials; ++trial) {
+    data::SamplerFacts facts = scored_facts(kSamples, 1, 3, base::Random(options.seed).bits32(static_cast<uint64_t>(trial)));
+    facts.options.stop_at = 1;
+    const auto sampler = data::make_sampler("infobatch", facts);
+    sampler->feedback({ids, losses});
+    sampler->advance();
+    std::vector<double> sum(kDims);
+    for (int64_t step = kSamples; step < sampler->known(); ++step) {
+      const data::Draw draw = sampler->draw(step);
+      for (int64_t d = 0; d < kDims; ++d)
+        sum[static_cast<size_t>(d)] += static_cast<double>(draw.weights[0]) * static_cast<double>(gradient(draw.ids[0], d));
+    }
+    for (size_t d = 0; d < sum.size(); ++d) sums[d] += sum[d], squares[d] += sum[d] * sum[d];
+  }
+  double errors = 0, relative = 0;
+  for (size_t d = 0; d < full.size(); ++d) {
+    const double mean = sums[d] / kTrials, deviation = std::sqrt(squares[d] / kTrials - mean * mean);
+    errors = std::max(errors, std::abs(mean - full[d]) / (deviation / std::sqrt(kTrials)));
+    relative = std::max(relative, std::abs(mean / full[d] - 1));
+  }
+  findings.at_most("2. infobatch, 2,000 choices: largest distance of a mean weighted gradient sum from the full one, standard errors", 0,
+                   errors, 4);
+  findings.at_most("2. the same as a share of the full sum", 0, relative, 0.01);
+}
+
+base::Recipe scored_decoder(const ProofOptions& options, const Assignments& sets) {
+  return with(small_decoder(options, {"model.layers=2", "model.embed=16", "model.heads=2", "model.mlp=24", "data.stories_bytes=5000",
+                                      "train.steps=0", "train.epochs=5", "train.global_batch=8", "snapshot.every=4", "snapshot.keep=999"}),
+              sets);
+}
+
+// From one run's scores, saved within each of its five epochs, every layout draws the rest of the epoch alike.
+void scored_layouts(const ProofOptions& options, Findings& findings, base::Log& log) {
+  const fs::path folder(options.scratch);
+  double differ = 0, steps = 0;
+  for (const std::string name : {"seta", "infobatch"}) {
+    const base::Recipe recipe = scored_decoder(options, {"data.sampler=" + name, "sampler.groups=5"});
+    const SampledRun alone = train_sampled(recipe, folder / name);
+    std::vector<int64_t> ends(alone.epoch_steps.begin() + 1, alone.epoch_steps.end());
+    ends.push_back(alone.steps() + 1);
+    for (const SamplerLayout& layout : sampler_layouts()) {
+      for (size_t epoch = 1; epoch < alone.epoch_steps.size(); ++epoch) {
+        const int64_t stop = (alone.epoch_steps[epoch] + 3) / 4 * 4;  // the first snapshot within the epoch
+        if (stop + 1 >= ends[epoch]) continue;
+        const fs::path out = folder / fmt::format("{} {} {}", name, layout.name, epoch);
+        fs::copy(folder / name, out, fs::copy_options::recursive);
+        drop_snapshots_after(out, stop);
+        const SampledRun rest = train_sampled(with(recipe, layout.sets), out, layout.ranks, /*resume=*/true);
+        const auto from = static_cast<size_t>(stop), to = static_cast<size_t>(ends[epoch] - 1);
+        differ += steps_differing(rest.samples, alone.samples, from, to);
+        steps += static_cast<double>(to - from);
+      }
+      const SampledRun whole =
+          train_sampled(with(recipe, layout.sets), folder / fmt::format("{} {} whole", name, layout.name), layout.ranks);
+      log.info("{}, {}: {} steps, {:.0f} with other samples than on 1 rank", name, layout.name, whole.steps(),
+               steps_differing(whole.samples, alone.samples, 0, static_cast<size_t>(std::max(whole.steps(), alone.steps()))));
+    }
+  }
+  findings.at_least("3. steps after snapshots within epochs 2 to 5, in 6 layouts (dp, ZeRO 3, pp, tp, cp)", 0, steps, 500);
+  findings.at_most("3. steps whose samples are not those of one rank, given its scores", 0, differ, 0);
+}
+
+// 1, 2 and 4 ranks and a pipeline, all from the start: five epochs of points. Sums of another order may move a loss across the border of
+// two groups, so lists are compared as long as scores are those of one rank; parameters are compared at the end.
+void scored_points_on_ranks(const ProofOptions& options, Findings& findings, base::Log& log) {
+  const fs::path folder(options.scratch);
+  write_teacher_points({.folder = folder / "few", .training = 1280, .test = 100, .seed = options.seed});
+  Tensors parameters;
+  SampledRun alone;
+  double largest = 0, first = 0, all = 0;
+  for (const auto& [name, ranks, sets] : {std::tuple("1", 1, Assignments{}), std::tuple("2", 2, Assignments{}),
+                                          std::tuple("4", 4, Assignments{}), std::tuple("2 stages", 2, Assignments{"mesh.pp=2"})}) {
+    const fs::path out = folder / fmt::format("few on {}", name);
+    const SampledRun run = train_sampled(with(points_recipe(folder / "few", options.seed,
+                                                            {"data.sampler=seta", "sampler.groups=5", "sampler.window=0.8",
+                                                             "train.epochs=5", "optim.learning_rate=0.02", "snapshot.last=true"}),
+                                              sets),
+                                         out, ranks);
+    if (parameters.empty()) parameters = snapshot_tensors(out, "model"), alone = run;
+    largest = std::max(largest, largest_difference(snapshot_tensors(out, "model"), parameters));
+    first += steps_differing(run.samples, alone.samples, 0, 20);
+    all += steps_differing(run.samples, alone.samples, 0, std::numeric_limits<size_t>::max());
+    log.info("seta on {} ranks: {} steps, parameters within {:.1e}", name, run.steps(), largest);
+  }
+  findings.at_most("3. 1, 2, 4 ranks and 2 stages: steps of the first epoch whose samples differ", 0, first, 0);
+  findings.at_most("3. the same over five epochs, each layout with its own scores", 0, all, 0);
+  findings.at_most("3. largest difference of a parameter after them", 0, largest, 1e-5);
+}
+
+// kill -9 within epochs, and on with as many ranks: samples, losses and rates are bitwise those of a run that nobody killed.
+void scored_kills(const ProofOptions& options, Findings& findings, base::Log& log) {
+  constexpr const char* kClaim = "4. processes killed by SIGKILL and resumed: steps with another loss, rate or samples";
+  if (options.program.empty()) return findings.skip(kClaim, "no program to start");
+  const fs::path folder(options.scratch);
+  double differ = 0, killed = 0;
+  for (const std::string name : {"seta", "infobatch"}) {
+    const Assignments sets{"model.layers=1",
+                           "model.embed=16",
+                           "model.heads=2",
+                           "model.mlp=24",
+                           "data.tokenizer=bytes",
+                           "data.length=16",
+                           "data.stories_bytes=12000",
+                           "data.sampler=" + name,
+                           "sampler.groups=5",
+                           "sampler.flush_steps=7",
+                           "train.steps=0",
+                           "train.epochs=5",
+                           "train.global_batch=8",
+                           "log.tensorboard=false",
+                           "log.trace=false",
+                           "log.samples=0",
+                           "eval.every=0",
+                           "snapshot.every=7",
+                           "snapshot.keep=999",
+                           fmt::format("train.seed={}", options.seed)};
+    run_and_kill({.program = options.program, .out = folder / (name + "-whole"), .ranks = 2, .sets = sets, .kill = false});
+    const SampledRun whole = read_sampled_run(folder / (name + "-whole"));
+    const fs::path out = folder / (name + "-killed");
+    for (const int64_t share : {3, 5, 7}) {
+      const int64_t after = whole.steps() * share / 10 / 7 * 7;
+      killed += run_and_kill({.program = options.program, .out = out, .ranks = 2, .sets = sets, .after_step = after});
+    }
+    run_and_kill({.program = options.program, .out = out, .ranks = 2, .sets = sets, .kill = false});
+    const SampledRun found = read_sampled_run(out);
+    differ += steps_differing(found.samples, whole.samples, 0, static_cast<size_t>(std::max(found.steps(), whole.steps())));
+    differ += found.losses == whole.losses && found.rates == whole.rates ? 0 : 1;
+    log.info("{}: {} steps in 5 epochs", name, whole.steps());
+  }
+  findings.at_least("4. kills", 0, killed, 4);
+  findings.at_most(kClaim, 0, differ, 0);
+}
+
+struct ScoredTrial {
+  std::string name;
+  Assignments sets;
+};
+
+std::map<std::string, std::vector<SampledRun>> scored_accuracy_runs(const ProofOptions& options, base::Log& log) {
+  const std::vector<ScoredTrial> trials{
+      {"full", {}},
+      {"infobatch", {"data.sampler=infobatch"}},
+      {"seta", {"data.sampler=seta", "sampler.prune=0.3", "sampler.groups=5", "sampler.window=0.8"}},
+      {"static half", {"data.sampler=rs2", "sampler.ratio=0.5", "sampler.fixed=true"}},
+  };
+  const fs::path folder(options.scratch);
+  std::map<std::string, std::vector<SampledRun>> found;
+  for (const ScoredTrial& trial : trials) found[trial.name].resize(kScoredSeeds);
+  in_parallel(static_cast<int64_t>(trials.size()) * kScoredSeeds, [&](int64_t job) {
+    const ScoredTrial& trial = trials[static_cast<size_t>(job) / kScoredSeeds];
+    const auto seed = static_cast<size_t>(job) % kScoredSeeds;
+    const base::Recipe recipe = points_recipe(folder / fmt::format("points-{}", seed), options.seed + seed, {"train.epochs=40"});
+    found.at(trial.name)[seed] = train_sampled(with(recipe, trial.sets), folder / fmt::format("{} of {}", trial.name, seed));
+  });
+  for (const ScoredTrial& trial : trials)
+    for (const SampledRun& run : found.at(trial.name))
+      log.info("{}: {} steps, accuracy {:.3f}", trial.name, run.steps(), run.last_accuracy());
+  return found;
+}
+
+void draw_seta_epochs(const ProofOptions& options, const SampledRun& run) {
+  CurvesPicture picture{.title = "16,000 points under seta", .across = "epoch", .up = "share of the samples"};
+  for (const auto& [name, label] : {std::pair("kept_share", "kept in this epoch"), std::pair("kept_share_so_far", "kept so far")}) {
+    Curve curve{label, curve_colour(picture.curves.size()), {}};
+    for (const double share : run.sampler.at(name)) curve.points.emplace_back(static_cast<double>(curve.points.size()), share);
+    picture.curves.push_back(std::move(curve));
+  }
+  write_curves(options.pictures, "seta-epochs", picture);
+}
+
+// Passes saved and accuracy lost, on noisy labels.
+void scored_accuracy(const ProofOptions& options, Findings& findings, base::Log& log) {
+  const auto runs = scored_accuracy_runs(options, log);
+  double seta_saved = 1, seta_loss = -1, static_loss = 1, seta_gain = 1, more = 0, info_least = 1, info_most = 0, info_loss = -1;
+  for (size_t seed = 0; seed < kScoredSeeds; ++seed) {
+    const auto of = [&](const std::string& name) { return runs.at(name)[seed].last_accuracy(); };
+    const auto saved = [&](const std::string& name) {
+      return 1 - static_cast<double>(runs.at(name)[seed].steps()) / static_cast<double>(runs.at("full")[seed].steps());
+    };
+    seta_saved = std::min(seta_saved, saved("seta"));
+    seta_loss = std::max(seta_loss, of("full") - of("seta"));
+    static_loss = std::min(static_loss, of("full") - of("static half"));
+    seta_gain = std::min(seta_gain, of("seta") - of("static half"));
+    more = std::max(more, saved("static half") - saved("seta"));
+    info_least = std::min(info_least, saved("infobatch")), info_most = std::max(info_most, saved("infobatch"));
+    info_loss = std::max(info_loss, of("full") - of("infobatch"));
+  }
+  findings.at_least("5. seta (prune 0.3, 5 groups, window 0.8), 40 epochs: passes saved, least of 3 seeds", 0, seta_saved, 0.48);
+  findings.at_most("5. seta: accuracy below the full run, most of 3 seeds", 0, seta_loss, 0.015);
+  findings.at_least("5. a fixed half of the samples: accuracy below the full run, least of 3 seeds", 0, static_loss, 0.04);
+  findings.at_least("5. seta: accuracy above the fixed half, least of 3 seeds", 0, seta_gain, 0.04);
+  findings.at_most("5. seta: passes more than the fixed half, as a share of the full run", 0, more, 0);
+  findings.at_least("5. infobatch (prune 0.5): passes saved, least of 3 seeds", 0, info_least, 0.28);
+  findings.at_most("5. infobatch: passes saved, most of 3 seeds", 1, info_most, 0.40);
+  findings.at_most("5. infobatch: accuracy below the full run, most of 3 seeds", 0, info_loss, 0.03);
+  draw_seta_epochs(options, runs.at("seta")[0]);
+}
+
+// Ten million samples: what an epoch's choice costs.
+void seta_selection_time(Findings& findings, base::Log& log, int64_t samples, bool on_large_machine) {
+  constexpr int64_t kBatch = 1000;
+  const auto sampler = data::make_sampler("seta", scored_facts(samples, kBatch, 4, 1));
+  const base::Random random(7);
+  data::SampleFeedback found;
+  for (int64_t id = 0; id < samples; ++id)
+    found.ids.push_back(id), found.losses.push_back(static_cast<float>(-std::log(random.uniform(static_cast<uint64_t>(id)) + 1e-9)));
+  sampler->feedback(found);
+  const base::RealClock clock;
+  const auto begun = clock.now();
+  sampler->advance();
+  const double seconds = base::seconds(clock.now() - begun);
+  log.info("seta: {} samples, chosen in {:.3f} s", samples, seconds);
+  if (on_large_machine) findings.at_most("6. seta, 10 million losses: seconds to choose an epoch", 0, seconds, 1);
+}
+
+}  // namespace
+
+void prove_seta(const ProofOptions& options, Findings& findings, base::Log& log) {
+  const fs::path folder(options.scratch);
+  for (uint64_t seed = 0; seed < kScoredSeeds; ++seed)
+    write_teacher_points(
+        {.folder = folder / fmt::format("points-{}", seed), .training = 16'000, .flipped = 0.05, .seed = options.seed + seed});
+  seta_window(options, findings);
+  infobatch_unbiased(options, findings);
+  scored_layouts(options, findings, log);
+  scored_points_on_ranks(options, findings, log);
+  scored_kills(options, findings, log);
+  seta_selection_time(findings, log, 2'000'000, /*on_large_machine=*/false);
+  scored_accuracy(options, findings, log);
+}
+
+void prove_seta_on_gpu(const ProofOptions&, Findings& findings, base::Log& log) {
+  seta_selection_time(findings, log, 10'000'000, /*on_large_machine=*/true);
+}
+
+}  // namespace cairn::study

@@ -15,6 +15,15 @@ HostileCase recipe(const std::string& name, const Bytes& bytes, std::vector<std:
       "recipe", name, {"train", "r.toml", "--out", "x"}, [bytes](const HostileFolder& in) { in.file("r.toml", bytes); }, std::move(said)};
 }
 
+// A run on little text under a sampler.
+HostileCase sampled(const std::string& name, const std::string& sampler, const std::vector<std::string>& sets,
+                    std::vector<std::string> said) {
+  std::vector<std::string> arguments{
+      "train", "--out", "x", "--set", "data.sampler=" + sampler, "--set", "data.tokenizer=bytes", "--set", "data.stories_bytes=20000"};
+  for (const std::string& set : sets) arguments.insert(arguments.end(), {"--set", set});
+  return {"recipe", name, std::move(arguments), [](const HostileFolder&) {}, std::move(said)};
+}
+
 HostileCases recipes() {
   return {
       recipe("not_toml", "train: steps 7", {"r.toml:1"}),
@@ -56,6 +65,14 @@ HostileCases recipes() {
        {"train", "--set", "train.steps={" + copies("a.", 50'000) + "a=1}"},
        [](const HostileFolder&) {},
        {"train.steps"}},
+      recipe("share_above_one", "[data]\nsampler = \"rs2\"\n[sampler]\nratio = 1.5\n", {"sampler.ratio", "1.5"}),
+      recipe("share_not_a_number", "[data]\nsampler = \"seta\"\n[sampler]\nprune = nan\n", {"sampler.prune"}),
+      sampled("a_share_of_nothing", "rs2", {"sampler.ratio=0", "train.epochs=3"}, {"sampler.ratio", "above 0"}),
+      sampled("a_round_below_one_batch", "rs2", {"sampler.ratio=0.01", "train.epochs=3"}, {"sampler.ratio", "train.global_batch"}),
+      sampled("a_window_without_groups", "seta", {"sampler.window=0.01", "train.epochs=3"}, {"sampler.window", "sampler.groups"}),
+      sampled("more_groups_than_samples", "seta", {"sampler.groups=100000", "train.epochs=3"}, {"sampler.groups"}),
+      sampled("scores_without_epochs", "infobatch", {"train.steps=3"}, {"data.sampler", "train.epochs"}),
+      sampled("scores_of_one_epoch", "infobatch", {"train.epochs=1"}, {"train.epochs", "infobatch"}),
       {"recipe",
        "a_model_beyond_memory",
        {"train", "--set", "model.from=m", "--set", "model.embed=1048576", "--out", "x"},

@@ -21,6 +21,7 @@ HostileCases hostile_adapters();
 HostileCases hostile_data();
 HostileCases hostile_shards();
 HostileCases hostile_runs();
+HostileCases hostile_retrieval();
 
 // One tensor of a safetensors file that is to be written, with as many bytes as are given.
 struct RawTensor {

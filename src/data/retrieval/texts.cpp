@@ -4,7 +4,6 @@
 #include <charconv>
 #include <cmath>
 #include <exception>
-#include <fstream>
 #include <functional>
 #include <thread>
 #include <utility>
@@ -16,6 +15,7 @@
 #include "base/checksum.h"
 #include "base/files.h"
 #include "base/json.h"
+#include "data/corpus/file_reader.h"
 
 namespace cairn::data {
 namespace {
@@ -23,21 +23,35 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr base::JsonLimits kTextLineLimits{.depth = 8};
-constexpr size_t kLineBytesMax = 16 << 20;
+constexpr size_t kLineBytesMax = 4 << 20, kPieceBytes = 1 << 20;
 constexpr size_t kUnknownShown = 5;
 
 std::string place(const fs::path& file, int64_t line) { return fmt::format("{}:{}", file.string(), line); }
 
-// Calls `take` with every line that is not empty, and its number.
+// Calls `take` with every line that is not empty, and its number. Reads in pieces: a line that never ends is refused before it is in
+// memory.
 void for_each_line(const fs::path& file, const std::function<void(std::string_view line, int64_t number)>& take) {
-  std::ifstream in(file);
-  if (!in || fs::is_directory(file)) base::fail_input("{}: cannot be read", file.string());
-  std::string line;
-  for (int64_t number = 1; std::getline(in, line); ++number) {
-    if (line.size() > kLineBytesMax) base::fail_input("{}: a line of {} bytes. Cut the text.", place(file, number), line.size());
+  FileReader reader(file.string());
+  std::string piece(kPieceBytes, '\0'), line;
+  int64_t number = 1;
+  const auto end_line = [&] {
     if (!line.empty() && line.back() == '\r') line.pop_back();
     if (!line.empty()) take(line, number);
+    line.clear();
+    ++number;
+  };
+  while (const size_t bytes = reader.read(piece.data(), piece.size())) {
+    const std::string_view all(piece.data(), bytes);
+    for (size_t at = 0; at < all.size();) {
+      const size_t end = std::min(all.find('\n', at), all.size());
+      line.append(all.substr(at, end - at));
+      if (line.size() > kLineBytesMax)
+        base::fail_input("{}: a line of more than {} bytes. Cut the text.", place(file, number), kLineBytesMax);
+      if (end < all.size()) end_line();
+      at = end + 1;
+    }
   }
+  if (!line.empty()) end_line();
 }
 
 std::vector<std::string_view> split(std::string_view line, std::string_view separators) {

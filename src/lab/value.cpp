@@ -31,8 +31,7 @@ int study_value(const cli::StudyArguments& a) {
   const study::ValueResult result = study::run_value(recipe, setup, log, signals.stop());
   base::Terminal terminal;
   terminal.line(a.json ? base::read_file(setup.out / "results.json", kValueResultBytesMax) : study::to_tables(result));
-  if (!a.json)
-    terminal.line(fmt::format("done in {:.1f} s; values: {}", result.seconds, (setup.out / "values.csv").string()));
+  if (!a.json) terminal.line(fmt::format("done in {:.1f} s; values: {}", result.seconds, (setup.out / "values.csv").string()));
   return 0;
 }
 

@@ -191,7 +191,9 @@ int64_t device_memory_bytes(const std::string& device) {
 DryRun dry_run(base::Recipe recipe, const Start& start, int ranks, const DeviceMemory& memory) {
   const bool on_gpu = start.device == "cuda";
   const Planned p = planned(std::move(recipe), ranks, start.plan.get(), on_gpu);
-  if (!p.settings.data.path.empty() || !p.settings.data.sources.empty()) data::find_sources(p.settings.data);  // refuses missing files
+  const data::DataOptions& data = p.settings.data;
+  const bool names_files = !data.path.empty() || !data.sources.empty();
+  if (names_files && !data.needs().retrieval) data::find_sources(data);  // refuses missing files
   const RankShare share = largest_share(*p.task.model, p.plan, ranks);
   const Footprint f = footprint_of(p, share, ranks, on_gpu);
   DryRun run{.text = run_in_words(p, start, share.keepers),

@@ -14,6 +14,8 @@ namespace {
 
 using Ids = std::vector<int64_t>;
 
+const std::vector<std::string> kWholeEpochs{"shuffled", "sequential"};  // samplers that visit every sample once an epoch
+
 // The first `draws` sample ids of a run.
 Ids drawn(const Sampler& sampler, int64_t draws) {
   Ids all;
@@ -30,7 +32,7 @@ Ids epoch(const Ids& all, int64_t number, int64_t samples) {
 }
 
 TEST(Samplers, TakeEverySampleExactlyOnceAnEpoch) {
-  for (const std::string& name : sampler_names()) {
+  for (const std::string& name : kWholeEpochs) {
     for (const int64_t samples : {1, 2, 7, 64, 101}) {
       for (const int64_t batch : {1, 5, 8, 250}) {  // batches that straddle epochs, and some longer than several
         const auto sampler = make_sampler(name, {.from = {10, samples}, .global_batch = batch, .steps = 9, .seed = 3});
@@ -91,7 +93,7 @@ SamplerFacts mixed(int64_t batch) {
 }
 
 TEST(Samplers, DrawFromStreamsByTheirWeights) {
-  for (const std::string& name : sampler_names()) {
+  for (const std::string& name : kWholeEpochs) {
     const auto sampler = make_sampler(name, mixed(8));
     const Ids all = drawn(*sampler, 4000);
     EXPECT_NEAR(std::count_if(all.begin(), all.end(), [](int64_t id) { return id < 10; }), 1000, 3) << name;
@@ -110,7 +112,7 @@ TEST(Samplers, DrawFromStreamsByTheirWeights) {
 }
 
 TEST(Samplers, OfStreamsDrawTheSameSamplesWhateverTheBatchAndRanks) {
-  for (const std::string& name : sampler_names()) {
+  for (const std::string& name : kWholeEpochs) {
     const Ids all = drawn(*make_sampler(name, mixed(1)), 400);
     for (const int64_t batch : {2, 8, 50}) EXPECT_EQ(drawn(*make_sampler(name, mixed(batch)), 400), all) << name;
     // 3 steps on 2 ranks, then a new process on 5 ranks: the very next samples.
@@ -138,7 +140,7 @@ TEST(Samplers, DropStreamsThatASubsetLeavesEmpty) {
 }
 
 TEST(Samplers, TellHowFarTheRunIs) {
-  for (const std::string& name : sampler_names()) {
+  for (const std::string& name : kWholeEpochs) {
     const auto sampler = make_sampler(name, {.from = {0, 40}, .global_batch = 10, .steps = 16, .seed = 1});
     EXPECT_EQ(sampler->progress(0), 0.0);
     EXPECT_EQ(sampler->progress(4), 0.25);
@@ -151,6 +153,13 @@ TEST(Samplers, TellHowFarTheRunIs) {
 
 TEST(Samplers, RefuseAnUnknownNameAndGuessWhatWasMeant) {
   EXPECT_EQ(refusal([] { make_sampler("shufled", {.from = {0, 1}}); }), "unknown data.sampler \"shufled\": did you mean \"shuffled\"?");
+}
+
+TEST(Samplers, EndWithTheirEpochs) {
+  for (const std::string& name : kWholeEpochs) {
+    EXPECT_EQ(make_sampler(name, {.from = {0, 45}, .global_batch = 10, .seed = 1, .epochs = 2})->steps(), 9) << name;
+    EXPECT_EQ(make_sampler(name, {.from = {0, 45}, .global_batch = 10, .seed = 1, .epochs = 0.5})->steps(), 3) << name;
+  }
 }
 
 }  // namespace

@@ -54,8 +54,10 @@ TEST(Subset, WhatCannotBeIsRefused) {
 }
 
 TEST(Subset, SamplersDrawFromItAlone) {
-  for (const std::string& name : sampler_names()) {
-    const auto sampler = make_sampler(name, {.from = Subset::of({7, 3, 20}), .global_batch = 3, .steps = 4, .seed = 1});
+  SamplerOptions whole;
+  whole.ratio = 1;
+  for (const std::string name : {"shuffled", "sequential", "rs2"}) {
+    const auto sampler = make_sampler(name, {.from = Subset::of({7, 3, 20}), .global_batch = 3, .steps = 4, .seed = 1, .options = whole});
     for (int64_t step = 0; step < 4; ++step) EXPECT_THAT(sampler->ids(step), testing::UnorderedElementsAre(3, 7, 20)) << name;
   }
 }

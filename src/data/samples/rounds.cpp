@@ -38,6 +38,7 @@ base::Permutation RoundPool::order(int64_t cycle) const {
 std::vector<int64_t> RoundPool::places(const RoundPart& part, std::span<const int64_t> indices) const {
   struct Cycle {
     std::optional<base::Permutation> order;
+    int64_t changed = 0;  // places from here on are those of the order
     std::shared_ptr<const Places> beginning;
   } cycles[2];
   std::vector<int64_t> places;
@@ -47,9 +48,10 @@ std::vector<int64_t> RoundPool::places(const RoundPart& part, std::span<const in
     Cycle& cycle = cycles[next];
     if (!cycle.order) {
       cycle.order.emplace(order(part.cycle + next));
-      cycle.beginning = beginning(part.cycle + next);
+      cycle.changed = carried_into(part.cycle + next).count;
     }
-    const bool changed = place < static_cast<int64_t>(cycle.beginning->size());
+    if (place < cycle.changed && !cycle.beginning) cycle.beginning = beginning(part.cycle + next);
+    const bool changed = place < cycle.changed && place < static_cast<int64_t>(cycle.beginning->size());
     places.push_back(changed ? (*cycle.beginning)[static_cast<size_t>(place)]
                              : static_cast<int64_t>(cycle.order->at(static_cast<uint64_t>(place))));
   }
@@ -61,16 +63,19 @@ double RoundPool::seen(const RoundPart& part) const {
   return 1 - part.unseen * (1 - drawn);
 }
 
+RoundPool::Carried RoundPool::carried_into(int64_t cycle) const {
+  const std::lock_guard lock(mutex_);
+  return cycle < static_cast<int64_t>(carried_.size()) ? carried_[static_cast<size_t>(cycle)] : Carried{};
+}
+
 std::shared_ptr<const RoundPool::Places> RoundPool::beginning(int64_t cycle) const {
   constexpr size_t kKept = 3;  // rounds are drawn in order, perhaps by two threads
   const std::lock_guard lock(mutex_);
-  const Carried carried = cycle < static_cast<int64_t>(carried_.size()) ? carried_[static_cast<size_t>(cycle)] : Carried{};
-  std::shared_ptr<const Places>& found = beginnings_[cycle];
-  if (!found) found = std::make_shared<const Places>(carried.samples == 0 ? Places{} : make_beginning(cycle, carried));
-  const std::shared_ptr<const Places> kept = found;
-  while (beginnings_.size() > kKept)
-    beginnings_.erase(beginnings_.begin()->first == cycle ? std::next(beginnings_.begin()) : beginnings_.begin());
-  return kept;
+  if (const auto found = beginnings_.find(cycle); found != beginnings_.end()) return found->second;
+  auto made = std::make_shared<const Places>(make_beginning(cycle, carried_into(cycle)));
+  beginnings_[cycle] = made;
+  while (beginnings_.size() > kKept) beginnings_.erase(beginnings_.begin());
+  return made;
 }
 
 // The round has `carried.samples` from the end of the cycle before, and needs the rest from this one.

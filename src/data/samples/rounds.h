@@ -48,7 +48,8 @@ class RoundPool {
   };
   using Places = std::vector<int64_t>;
   base::Permutation order(int64_t cycle) const;
-  std::shared_ptr<const Places> beginning(int64_t cycle) const;  // the changed beginning of an order, perhaps empty
+  Carried carried_into(int64_t cycle) const;
+  std::shared_ptr<const Places> beginning(int64_t cycle) const;  // the changed beginning of an order that a round goes on into
   Places make_beginning(int64_t cycle, const Carried& carried) const;
 
   const int64_t size_;

@@ -67,17 +67,17 @@ Whole make_whole(const Setting& s) {
 }
 
 // What one rank makes of its slice. `forget_state`: backward is told that nothing came in (a known bug of such layers).
-struct Slice {
+struct Shard {
   at::Tensor out, dq, dk, dv, dg;
 };
-Slice run_slice(const Setting& s, const Whole& w, comm::Group* group, int rank, bool forget_state = false) {
+Shard run_slice(const Setting& s, const Whole& w, comm::Group* group, int rank, bool forget_state = false) {
   const auto part = [&](const at::Tensor& x) { return x.defined() ? x.narrow(1, s.begin(rank), s.cuts[rank]) : x; };
   kernels::LinearAttention on{part(w.on.q), part(w.on.k), part(w.on.v), part(w.on.log_decay)};
   on.chunk = w.on.chunk;
   if (w.documents.defined())
     on.starts = document_starts(part(w.documents), s.begin(rank) > 0 ? w.documents.select(1, s.begin(rank) - 1) : at::Tensor());
   const LinearContext context{group, s.form, s.blocks, s.travels, {}};
-  Slice r{at::full_like(on.v, 7), at::full_like(on.q, 7), at::full_like(on.k, 7), at::full_like(on.v, 7), {}};
+  Shard r{at::full_like(on.v, 7), at::full_like(on.q, 7), at::full_like(on.k, 7), at::full_like(on.v, 7), {}};
   if (s.decay != 0) r.dg = at::full(on.q.sizes(), 7, on.q.options());
   const LinearBorders borders = linear_attention(r.out, on, context);
   linear_attention_backward({r.dq, r.dk, r.dv}, r.dg, on, part(w.dout), forget_state ? at::Tensor() : borders.initial, context);
@@ -95,7 +95,7 @@ std::vector<double> errors(const Setting& s, bool forget_state = false, harness:
   std::vector<double> worst(s.cuts.size());
   const harness::Run done = harness::on_ranks(s.ranks(), [&](comm::World& world) {
     const int rank = world.rank();
-    const Slice found = run_slice(s, w, &world.everyone(), rank, forget_state);
+    const Shard found = run_slice(s, w, &world.everyone(), rank, forget_state);
     const auto part = [&](const at::Tensor& x) { return x.narrow(1, s.begin(rank), s.cuts[rank]); };
     double& most = worst[static_cast<size_t>(rank)];
     most = std::max({error(found.out, part(w.out)), error(found.dq, part(w.dq)), error(found.dk, part(w.dk)), error(found.dv, part(w.dv))});

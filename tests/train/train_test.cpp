@@ -47,7 +47,7 @@ struct Options {
   data::Subset subset = {};
 };
 
-std::vector<double> train_on(int ranks, int64_t steps, const std::filesystem::path& out, Options options = {}) {
+std::vector<double> train_tiny(int ranks, int64_t steps, const std::filesystem::path& out, Options options = {}) {
   const base::Stop never;
   harness::on_ranks(ranks, {.on = options.on}, [&](comm::World& world) {
     Start start;
@@ -60,14 +60,14 @@ std::vector<double> train_on(int ranks, int64_t steps, const std::filesystem::pa
 
 TEST(Train, TrainsOnTheSubsetItIsGivenWithItsWeights) {
   const harness::ScratchFolder scratch;
-  const auto losses = [&](const char* name, data::Subset subset) { return train_on(2, 4, scratch / name, {.subset = std::move(subset)}); };
+  const auto losses = [&](const char* name, data::Subset subset) { return train_tiny(2, 4, scratch / name, {.subset = std::move(subset)}); };
   const std::vector<double> all = losses("all", {}), run = losses("run", {1, 3}), same = losses("same", data::Subset::of({1, 2, 3}));
   const std::vector<double> doubled = losses("doubled", data::Subset::of({1, 2, 3}, {2, 2, 2}));
   EXPECT_EQ(run, same);
   EXPECT_NE(run, all);
   EXPECT_NEAR(doubled[0], 2 * run[0], 1e-5 * run[0]);
   try {
-    train_on(2, 6, scratch / "run", {.resume = true, .subset = {2, 3}});
+    train_tiny(2, 6, scratch / "run", {.resume = true, .subset = {2, 3}});
     ADD_FAILURE() << "resumed on other samples";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), testing::HasSubstr("was trained on other samples"));
@@ -76,14 +76,14 @@ TEST(Train, TrainsOnTheSubsetItIsGivenWithItsWeights) {
 
 TEST(Train, GivesTheSameLossesOnAnyNumberOfRanksAndAnyTransport) {
   const harness::ScratchFolder scratch;
-  const std::vector<double> one = train_on(1, 10, scratch / "one");
+  const std::vector<double> one = train_tiny(1, 10, scratch / "one");
   ASSERT_EQ(one.size(), 10u);
   EXPECT_NEAR(one[0], std::log(260), 0.1);
   EXPECT_LT(one[9], one[0] - 0.1);
   for (const harness::On on : {harness::On::local, harness::On::net})
     for (int ranks : {2, 3, 4, 6}) {  // 6: one rank has no sample at all
       const std::filesystem::path out = scratch / (std::to_string(ranks) + (on == harness::On::net ? "net" : "local"));
-      const std::vector<double> many = train_on(ranks, 10, out, {.on = on});
+      const std::vector<double> many = train_tiny(ranks, 10, out, {.on = on});
       ASSERT_EQ(many.size(), 10u);
       for (size_t i = 0; i < 10; ++i) EXPECT_NEAR(many[i], one[i], 1e-5) << ranks << " ranks, step " << i + 1;
       EXPECT_NEAR(losses_of(out, "eval_loss")[0], losses_of(scratch / "one", "eval_loss")[0], 1e-5);
@@ -92,8 +92,8 @@ TEST(Train, GivesTheSameLossesOnAnyNumberOfRanksAndAnyTransport) {
 
 TEST(Train, DoesNotDependOnTheMicroBatch) {
   const harness::ScratchFolder scratch;
-  const std::vector<double> whole = train_on(1, 6, scratch / "whole"),
-                            parts = train_on(1, 6, scratch / "parts", {.more = "train.micro_batch=2"});
+  const std::vector<double> whole = train_tiny(1, 6, scratch / "whole"),
+                            parts = train_tiny(1, 6, scratch / "parts", {.more = "train.micro_batch=2"});
   for (size_t i = 0; i < 6; ++i) EXPECT_NEAR(parts[i], whole[i], 1e-6) << "step " << i + 1;
 }
 
@@ -101,22 +101,22 @@ TEST(Train, ContinuesBitForBitOnTheSameRanks) {
   const harness::ScratchFolder scratch;
   for (int ranks : {1, 2}) {
     const std::filesystem::path whole = scratch / ("whole" + std::to_string(ranks)), parts = scratch / ("parts" + std::to_string(ranks));
-    const std::vector<double> expected = train_on(ranks, 10, whole);
+    const std::vector<double> expected = train_tiny(ranks, 10, whole);
     // A run whose later snapshots are gone is what a kill after step 4 leaves: metrics reach further than the state.
     std::filesystem::copy(whole, parts, std::filesystem::copy_options::recursive);
     std::filesystem::remove_all(parts / "snapshots" / "step-00000008");
     std::filesystem::remove_all(parts / "snapshots" / "step-00000010");
-    EXPECT_EQ(train_on(ranks, 10, parts, {.resume = true}), expected);
+    EXPECT_EQ(train_tiny(ranks, 10, parts, {.resume = true}), expected);
   }
 }
 
 TEST(Train, ContinuesOnAnotherNumberOfRanks) {
   const harness::ScratchFolder scratch;
-  const std::vector<double> expected = train_on(1, 14, scratch / "whole");
+  const std::vector<double> expected = train_tiny(1, 14, scratch / "whole");
   std::filesystem::copy(scratch / "whole", scratch / "parts", std::filesystem::copy_options::recursive);
   for (const char* late : {"step-00000008", "step-00000012", "step-00000014"})
     std::filesystem::remove_all(scratch / "parts" / "snapshots" / late);
-  const std::vector<double> resumed = train_on(3, 14, scratch / "parts", {.resume = true});
+  const std::vector<double> resumed = train_tiny(3, 14, scratch / "parts", {.resume = true});
   ASSERT_EQ(resumed.size(), 14u);
   for (size_t i = 4; i < 14; ++i) EXPECT_NEAR(resumed[i], expected[i], 1e-6) << "step " << i + 1;
 }

@@ -125,7 +125,7 @@ TEST(RetrievalRuns, DrawTheSameSamplesOnAllLayouts) {
   const harness::ScratchFolder scratch;
   const auto samples = [&](int ranks, const Sets& sets) {
     const auto out = scratch / fmt::format("run{}", ranks);
-    train::train_on(ranks, retrieval_recipe(Sets{"train.steps=4"} + sets), out);
+    train_on(ranks, retrieval_recipe(Sets{"train.steps=4"} + sets), out);
     std::vector<std::string> all;
     for (const base::MetricsRow& row : base::read_metrics(out / "metrics.jsonl"))
       for (const auto& [name, value] : row.values)

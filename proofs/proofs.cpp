@@ -54,9 +54,15 @@ void prove_seta(const ProofOptions&, Findings&, base::Log&);
 void prove_seta_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_multigrid(const ProofOptions&, Findings&, base::Log&);
 void prove_tas_balanced(const ProofOptions&, Findings&, base::Log&);
+void prove_rds_plus(const ProofOptions&, Findings&, base::Log&);
+void prove_concept_pruning(const ProofOptions&, Findings&, base::Log&);
 
 const std::vector<Proof>& proofs() {
   static const std::vector<Proof> list{
+      {"rds-plus", "The documents most like a few target examples, by the model's own hidden states: exact on any number of ranks.",
+       prove_rds_plus},
+      {"concept-pruning", "Near-duplicates dropped, then more kept of complex concepts than of simple ones: a tenth trains better.",
+       prove_concept_pruning},
       {"tas-balanced", "Dense retrieval from topical batches with balanced margins: better ranking at equal steps, on any number of ranks.",
        prove_tas_balanced},
       {"multigrid", "Clips whose frames, size and batch change at equal cost: fewer steps, and the full shape in the end.",

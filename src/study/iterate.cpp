@@ -26,8 +26,8 @@
 #include "study/iterate_report.h"
 #include "study/iterate_select.h"
 #include "study/sample_scores.h"
-#include "study/study_data.h"
 #include "study/study_recipe.h"
+#include "study/study_samples.h"
 #include "train/build.h"
 #include "train/train.h"
 
@@ -56,7 +56,7 @@ class Iterate {
     base::Recipe read = recipe.training;
     settings_ = train::read_settings(read);
     random_ = base::Random(static_cast<uint64_t>(settings_.train.seed)).for_purpose("iterate");
-    data_.emplace(open_study_data(settings_, setup.cache, world.rank() == 0 ? world.log() : quiet_));
+    data_.emplace(open_study_samples(settings_, setup.cache, world.rank() == 0 ? world.log() : quiet_));
     samples_ = data_->opened.samples->training().count;
     if (o_.budget > samples_) base::fail_input("study.budget = {}: there are {} training samples. Lower it.", o_.budget, samples_);
     if (o_.budget < o_.rounds) base::fail_input("study.rounds = {}: more than study.budget = {}. Use fewer rounds.", o_.rounds, o_.budget);
@@ -354,7 +354,7 @@ class Iterate {
   base::Log quiet_;
   train::Settings settings_;
   base::Random random_;
-  std::optional<StudyData> data_;
+  std::optional<StudySamples> data_;
   int64_t samples_ = 0;
   std::vector<int64_t> ids_;        // of all training samples
   std::vector<double> quality_;     // of each; empty: all alike

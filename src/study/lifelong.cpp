@@ -23,8 +23,8 @@
 #include "study/lifelong_report.h"
 #include "study/lifelong_select.h"
 #include "study/sample_scores.h"
-#include "study/study_data.h"
 #include "study/study_recipe.h"
+#include "study/study_samples.h"
 #include "study/trained_weights.h"
 #include "train/build.h"
 #include "train/train.h"
@@ -47,7 +47,7 @@ class Lifelong {
     base::Recipe read = recipe.training;
     settings_ = train::read_settings(read);
     random_ = base::Random(static_cast<uint64_t>(settings_.train.seed)).for_purpose("lifelong");
-    data_.emplace(open_study_data(settings_, setup.cache, world.rank() == 0 ? world.log() : quiet_));
+    data_.emplace(open_study_samples(settings_, setup.cache, world.rank() == 0 ? world.log() : quiet_));
     if (data_->sources.size() != recipe.study.datasets.size())
       base::fail_input("study.datasets: {} sources for {} datasets", data_->sources.size(), recipe.study.datasets.size());
     find_skills();
@@ -90,16 +90,14 @@ class Lifelong {
     for (size_t s = 0; s < data_->sources.size(); ++s) {  // held-out samples lie source by source
       train::Settings one = settings_;
       one.data.sources = {recipe_.study.datasets[s]};
-      const int64_t count = open_study_data(one, setup_.cache, quiet_).opened.samples->held_out().count;
+      const int64_t count = open_study_samples(one, setup_.cache, quiet_).opened.samples->held_out().count;
       skills_.names.push_back(std::filesystem::path(recipe_.study.datasets[s]).stem().string());
       skills_.samples.push_back(ids_in({first, count}));
       first += count;
     }
   }
 
-  base::Recipe training() const {
-    return with_keys(recipe_.training, {{"log.samples", int64_t{0}}});
-  }
+  base::Recipe training() const { return with_keys(recipe_.training, {{"log.samples", int64_t{0}}}); }
 
   train::Start start(const std::filesystem::path& out) const {
     return {.out = out, .resume = true, .cache = setup_.cache, .threads = setup_.threads, .terminal = nullptr};
@@ -302,7 +300,7 @@ class Lifelong {
   base::Log quiet_;
   train::Settings settings_;
   base::Random random_;
-  std::optional<StudyData> data_;
+  std::optional<StudySamples> data_;
   Skills skills_;
   uint64_t identity_ = 0;
   LifelongResult result_;

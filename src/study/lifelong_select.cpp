@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kEntropyBins = 50, kCoverageBins = 50;
 constexpr double kEntropyRange = 4, kTail = 0.05;
-constexpr int64_t kRowsAtOnce = 1024;
+constexpr int64_t kPoolRowsAtOnce = 1024;
 
 std::vector<size_t> ascending(std::span<const double> scores) {
   std::vector<size_t> order(scores.size());
@@ -112,8 +112,8 @@ std::vector<int64_t> choose_within(const std::string& how, std::span<const doubl
 std::vector<float> nearest_earlier(const at::Tensor& rows) {
   const int64_t count = rows.size(0);
   std::vector<float> nearest(static_cast<size_t>(count), -2.0F);
-  for (int64_t first = 0; first < count; first += kRowsAtOnce) {
-    const int64_t some = std::min(kRowsAtOnce, count - first);
+  for (int64_t first = 0; first < count; first += kPoolRowsAtOnce) {
+    const int64_t some = std::min(kPoolRowsAtOnce, count - first);
     const at::Tensor products = at::matmul(rows.narrow(0, first, some), rows.narrow(0, 0, first + some).t()).contiguous();
     const float* const at = products.const_data_ptr<float>();
     for (int64_t i = 0; i < some; ++i)

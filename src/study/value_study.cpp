@@ -45,7 +45,7 @@ base::Recipe with_sources(const ValueRecipe& recipe) {
 }
 
 // A column of the table, for the training rows of all sources.
-std::vector<std::string> column_of(const train::Settings& settings, const StudyData& data, const std::string& key,
+std::vector<std::string> column_of(const train::Settings& settings, const StudySamples& data, const std::string& key,
                                    const std::string& name) {
   if (!settings.data.needs().table) base::fail_input("{} = {}: samples of texts have no columns. Use example or source.", key, name);
   const auto& ignored = settings.data.ignore;
@@ -207,7 +207,7 @@ std::unique_ptr<ValueStudy> open_value_study(const ValueRecipe& recipe, const St
   auto study = std::make_unique<ValueStudy>();
   study->options = recipe.study;
   study->seed = static_cast<uint64_t>(settings.train.seed);
-  study->data = open_study_data(settings, setup.cache, log);
+  study->data = open_study_samples(settings, setup.cache, log);
   const bool table = settings.data.needs().table;
   const bool more = !(table ? recipe.study.candidates : recipe.study.validation_source).empty();
   const size_t sources = study->data.sources.size() - (more ? 1 : 0);

@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "study/study_data.h"
+#include "study/study_samples.h"
 #include "study/value.h"
 #include "study/value_estimators.h"
 #include "study/value_gradient.h"
@@ -13,7 +13,7 @@ namespace cairn::study {
 
 struct ValueStudy {
   ValueOptions options;
-  StudyData data;
+  StudySamples data;
   LabelledRows rows;                               // of tables
   std::vector<std::string> names;                  // of the players
   std::vector<std::vector<int64_t>> players;       // samples of each

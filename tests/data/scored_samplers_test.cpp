@@ -132,25 +132,23 @@ TEST(Seta, FollowsProgressByEpochs) {
 // A batch at least: the window takes in neighbours.
 TEST(Seta, WidensAWindowThatDoesNotFillABatch) {
   const auto sampler = make_sampler("seta", scored(100, 30, 4, {.groups = 4, .window = 0.25, .stop_at = 1}));
-  const auto epochs = epochs_of(*sampler, [](int64_t id, int64_t) { return id < 10 ? 0.0f : id < 20 ? 1.0f : id < 30 ? 2.0f : 10.0f; });
-  EXPECT_EQ(epochs[1].ids.size(), 60u);  // groups 1 and 2 have 20 samples, and 3 has 70: 90 or 100 in all
+  const auto epochs = epochs_of(*sampler, [](int64_t id, int64_t) { return static_cast<float>(id / 25); });
+  EXPECT_EQ(epochs[1].ids.size(), 30u);  // of the 50 of groups 1 and 2
+  for (const int64_t id : epochs[1].ids) EXPECT_TRUE(id >= 25 && id < 75) << id;
 }
 
 TEST(Seta, GivesUnseenSamplesTheMeanOrTheLargestLoss) {
   for (const UnseenScore how : {UnseenScore::mean, UnseenScore::max}) {
-    const auto sampler = make_sampler("seta", scored(100, 10, 4, {.groups = 2, .window = 0.5, .stop_at = 1, .unseen = how}));
+    const auto sampler = make_sampler("seta", scored(100, 10, 4, {.groups = 3, .window = 0.34, .stop_at = 1, .unseen = how}));
     SampleFeedback found;
-    for (int64_t id = 0; id < 50; ++id) found.ids.push_back(id), found.losses.push_back(id < 30 ? 1.0f : 3.0f);
+    for (int64_t id = 0; id < 50; ++id) found.ids.push_back(id), found.losses.push_back(id < 25 ? 1.0f : 9.0f);
     sampler->feedback(found);
-    sampler->advance();  // the window is the harder of two groups
-    const Ids ids = [&] {
-      Ids all;
-      for (int64_t step = 10; step < sampler->known(); ++step)
-        for (const int64_t id : sampler->draw(step).ids) all.push_back(id);
-      return all;
-    }();
-    const bool has_unseen = std::any_of(ids.begin(), ids.end(), [](int64_t id) { return id >= 50; });
-    EXPECT_EQ(has_unseen, how == UnseenScore::max);
+    sampler->advance();  // the window is the middle one of three groups
+    std::set<int64_t> ids;
+    for (int64_t step = 10; step < sampler->known(); ++step)
+      for (const int64_t id : sampler->draw(step).ids) ids.insert(id);
+    EXPECT_EQ(ids.lower_bound(25) != ids.end() && *ids.lower_bound(25) < 50, how == UnseenScore::max);
+    EXPECT_EQ(*ids.rbegin(), 99);
   }
 }
 

@@ -45,7 +45,7 @@ EpochChoice choose_unbiased(const SamplerFacts& facts, double prune, int64_t epo
     if (is_low(place)) rank[static_cast<size_t>(place)] = low++;
   choice.metrics = {{"mean_loss", found.mean}, {"low", static_cast<double>(low)}};
   if (low == 0) return choice;
-  const auto kept = static_cast<uint64_t>((1 - prune) * static_cast<double>(low));
+  const auto kept = static_cast<uint64_t>(kept_of(prune, low));
   const base::Permutation lottery(static_cast<uint64_t>(low),
                                   base::Random(facts.seed).for_purpose("data.infobatch.low").for_index(static_cast<uint64_t>(epoch)));
   std::vector<int64_t> places;

@@ -16,47 +16,71 @@ constexpr int64_t kLossBins = 4096;
 constexpr double kLossMove = 1e-4;
 constexpr int kIterationsMost = 100;
 
-// Losses in ascending order, each with a weight, and the sums of weights and of weighted losses before each.
-struct LossPoints {
-  std::vector<double> losses, weights_before, sums_before;
-
-  explicit LossPoints(std::vector<double> ascending, const std::vector<double>& weights) : losses(std::move(ascending)) {
-    weights_before.push_back(0), sums_before.push_back(0);
-    for (size_t i = 0; i < losses.size(); ++i) {
-      weights_before.push_back(weights_before.back() + weights[i]);
-      sums_before.push_back(sums_before.back() + weights[i] * losses[i]);
-    }
-  }
+// How many losses lie below a border, and their sum.
+struct LossesBelow {
+  double count = 0, sum = 0;
 };
 
-LossPoints every_loss(std::span<const float> losses) {
-  std::vector<double> ascending(losses.begin(), losses.end());
-  std::sort(ascending.begin(), ascending.end());
-  return LossPoints(std::move(ascending), std::vector<double>(losses.size(), 1));
-}
-
-// Bins of equal width, each at its middle. Empty ones are left out.
-LossPoints loss_histogram(std::span<const float> losses, double least, double most) {
-  const double width = (most - least) / static_cast<double>(kLossBins);
-  std::vector<double> counts(static_cast<size_t>(kLossBins));
-  for (const float loss : losses)
-    ++counts[static_cast<size_t>(std::min<int64_t>(kLossBins - 1, static_cast<int64_t>((static_cast<double>(loss) - least) / width)))];
-  std::vector<double> middles, weights;
-  for (size_t bin = 0; bin < counts.size(); ++bin) {
-    if (counts[bin] == 0) continue;
-    middles.push_back(least + (static_cast<double>(bin) + 0.5) * width);
-    weights.push_back(counts[bin]);
+// Losses in ascending order, or a histogram of them: bins of equal width, in each of which losses are spread evenly.
+class LossPoints {
+ public:
+  static LossPoints of_each(std::span<const float> losses) {
+    LossPoints points;
+    points.values_.assign(losses.begin(), losses.end());
+    std::sort(points.values_.begin(), points.values_.end());
+    for (const double value : points.values_) points.add(1, value);
+    return points;
   }
-  return LossPoints(std::move(middles), weights);
-}
+
+  static LossPoints of_bins(std::span<const float> losses, double least, double most) {
+    LossPoints points;
+    points.least_ = least;
+    points.width_ = (most - least) / static_cast<double>(kLossBins);
+    std::vector<double> counts(static_cast<size_t>(kLossBins));
+    for (const float loss : losses)
+      ++counts[static_cast<size_t>(
+          std::min<int64_t>(kLossBins - 1, static_cast<int64_t>((static_cast<double>(loss) - least) / points.width_)))];
+    for (size_t bin = 0; bin < counts.size(); ++bin) points.add(counts[bin], least + (static_cast<double>(bin) + 0.5) * points.width_);
+    return points;
+  }
+
+  LossesBelow all() const { return before_.back(); }
+
+  LossesBelow below(double border) const {
+    if (width_ == 0) return before_[static_cast<size_t>(std::lower_bound(values_.begin(), values_.end(), border) - values_.begin())];
+    const double bins = std::clamp((border - least_) / width_, 0.0, static_cast<double>(kLossBins));
+    const auto bin = static_cast<size_t>(bins);
+    if (bin == static_cast<size_t>(kLossBins)) return all();
+    const double part = bins - static_cast<double>(bin), count = part * (before_[bin + 1].count - before_[bin].count);
+    return {before_[bin].count + count, before_[bin].sum + count * (least_ + (static_cast<double>(bin) + part / 2) * width_)};
+  }
+
+  // The loss below which this many lie.
+  double quantile(double count) const {
+    if (width_ == 0) {
+      const double place = std::clamp(count - 0.5, 0.0, static_cast<double>(values_.size() - 1));
+      const auto lower = static_cast<size_t>(place), upper = std::min(lower + 1, values_.size() - 1);
+      return values_[lower] + (place - static_cast<double>(lower)) * (values_[upper] - values_[lower]);
+    }
+    const auto next = std::lower_bound(before_.begin() + 1, before_.end() - 1, count,
+                                       [](const LossesBelow& one, double wanted) { return one.count < wanted; });
+    const double in_bin = next->count - std::prev(next)->count;
+    const double part = in_bin > 0 ? (count - std::prev(next)->count) / in_bin : 0;
+    return least_ + (static_cast<double>(next - before_.begin() - 1) + part) * width_;
+  }
+
+ private:
+  void add(double count, double value) { before_.push_back({before_.back().count + count, before_.back().sum + count * value}); }
+
+  std::vector<double> values_ = {};     // ascending; none of a histogram
+  double least_ = 0, width_ = 0;        // of a histogram
+  std::vector<LossesBelow> before_{1};  // each loss or bin, and the end
+};
 
 std::vector<double> quantile_centers(const LossPoints& points, int64_t groups) {
   std::vector<double> centers;
-  for (int64_t k = 0; k < groups; ++k) {
-    const double before = (static_cast<double>(k) + 0.5) / static_cast<double>(groups) * points.weights_before.back();
-    const auto next = std::upper_bound(points.weights_before.begin(), points.weights_before.end(), before) - points.weights_before.begin();
-    centers.push_back(points.losses[static_cast<size_t>(std::max<std::ptrdiff_t>(next - 1, 0))]);
-  }
+  for (int64_t k = 0; k < groups; ++k)
+    centers.push_back(points.quantile((static_cast<double>(k) + 0.5) / static_cast<double>(groups) * points.all().count));
   return centers;
 }
 
@@ -71,15 +95,11 @@ std::vector<double> borders_of(const std::vector<double>& centers) {
 double move_centers(const LossPoints& points, std::vector<double>& centers) {
   const std::vector<double> borders = borders_of(centers);
   double moved = 0;
-  size_t begin = 0;
+  LossesBelow begin;
   for (size_t k = 0; k < centers.size(); ++k) {
-    const auto end =
-        k == borders.size()
-            ? points.losses.size()
-            : static_cast<size_t>(std::lower_bound(points.losses.begin(), points.losses.end(), borders[k]) - points.losses.begin());
-    const double weight = points.weights_before[end] - points.weights_before[begin];
-    if (weight > 0) {
-      const double center = (points.sums_before[end] - points.sums_before[begin]) / weight;
+    const LossesBelow end = k == borders.size() ? points.all() : points.below(borders[k]);
+    if (end.count > begin.count) {
+      const double center = (end.sum - begin.sum) / (end.count - begin.count);
       moved = std::max(moved, std::abs(center - centers[k]));
       centers[k] = center;
     }
@@ -107,8 +127,8 @@ LossGroups group_losses(std::span<const float> losses, int64_t groups) {
   const auto [least, most] = std::minmax_element(losses.begin(), losses.end());
   const auto count = static_cast<int64_t>(losses.size());
   if (*least == *most) return equal_losses(count, groups, static_cast<double>(*least));
-  const LossPoints points =
-      count > kExactLossesMost ? loss_histogram(losses, static_cast<double>(*least), static_cast<double>(*most)) : every_loss(losses);
+  const LossPoints points = count > kExactLossesMost ? LossPoints::of_bins(losses, static_cast<double>(*least), static_cast<double>(*most))
+                                                     : LossPoints::of_each(losses);
   LossGroups found{.centers = quantile_centers(points, groups),
                    .sizes = std::vector<int64_t>(static_cast<size_t>(groups)),
                    .group = std::vector<int32_t>(losses.size())};

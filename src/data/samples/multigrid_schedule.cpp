@@ -10,7 +10,7 @@
 //   shape i in stage s     d_s a_i / sum(a)                every shape has as many steps
 //   saving                 e_n / sum of (epochs / a)
 //   after e_n              (E - e_n) / saving a_full       fine-tuning at the full shape
-//   all                    times epoch_factor E / sum, summed up, and the ends rounded
+//   all                    times epoch_factor E / sum, summed up, and the ends rounded; shapes without an epoch are left out
 //
 // The rate is factor^stage b of the long cycle's shape; in the second half of the fine-tuning it falls once more.
 #include "data/samples/multigrid_schedule.h"
@@ -145,18 +145,18 @@ std::vector<GridPhase> multigrid_schedule(const GridFacts& facts) {
   Lengths lengths = facts.options.long_cycle ? lengths_of_long_cycle(facts, ends) : lengths_of_stages(facts, ends);
   double sum = 0, done = 0;
   for (const auto& [phase, epochs] : lengths) sum += epochs;
+  if (const int64_t epochs = rounded(facts.options.epoch_factor * facts.epochs); epochs < static_cast<int64_t>(lengths.size()))
+    base::fail_input(
+        "train.epochs = {}: the schedule of data.sampler = multigrid has {} shapes, and {} epochs are fewer. Use more epochs, or fewer "
+        "sampler.stages.",
+        facts.epochs, lengths.size(), epochs);
   std::vector<GridPhase> phases;
   for (auto& [phase, epochs] : lengths) {
     done += epochs * facts.options.epoch_factor * facts.epochs / sum;
     phase.first_epoch = phases.empty() ? 0 : phases.back().end_epoch;
     phase.end_epoch = rounded(done);
     phase.fall_epoch = phase.end_epoch;
-    if (phase.end_epoch == phase.first_epoch)
-      base::fail_input(
-          "train.epochs = {}: the schedule of data.sampler = multigrid has {} shapes, and {} epochs leave some without any. Use more "
-          "epochs, or fewer sampler.stages.",
-          facts.epochs, lengths.size(), rounded(facts.options.epoch_factor * facts.epochs));
-    phases.push_back(std::move(phase));
+    if (phase.end_epoch > phase.first_epoch) phases.push_back(std::move(phase));
   }
   if (GridPhase& last = phases.back(); facts.options.long_cycle && ends.size() > 1)
     last.fall_epoch = (last.first_epoch + last.end_epoch) / 2;

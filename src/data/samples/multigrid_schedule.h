@@ -35,7 +35,8 @@ struct GridFacts {
   SamplerOptions options = {};
 };
 
-// Refuses frames that the long cycle does not divide, stages that are not in order, and a run with fewer epochs than phases.
+// Refuses frames that the long cycle does not divide, stages that are not in order, and a run with fewer epochs than
+// phases. Phases that rounding leaves without an epoch are left out.
 std::vector<GridPhase> multigrid_schedule(const GridFacts& facts);
 
 // The fewest frames and the smallest size of any batch.

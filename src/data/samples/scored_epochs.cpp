@@ -132,6 +132,11 @@ double prune_share(const SamplerOptions& options, double usual) {
   return options.prune < 0 ? usual : options.prune;
 }
 
+int64_t kept_of(double prune, int64_t samples) {
+  constexpr double kRounding = 1e-12;
+  return static_cast<int64_t>((1 - prune) * static_cast<double>(samples) * (1 + kRounding));
+}
+
 std::vector<int64_t> random_places(int64_t samples, uint64_t seed, const char* purpose, int64_t epoch) {
   constexpr int64_t kGrain = 1 << 14;  // places of a thread
   const base::Permutation order(static_cast<uint64_t>(samples),

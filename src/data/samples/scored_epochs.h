@@ -32,6 +32,9 @@ int64_t first_full_epoch(const SamplerFacts& facts);
 // The share of the recipe, or else the method's own.
 double prune_share(const SamplerOptions& options, double usual);
 
+// floor((1 - prune) * samples), as decimal numbers have it: 10 of 100 at 0.9.
+int64_t kept_of(double prune, int64_t samples);
+
 // The places of `samples` in a random order, a new one for each (random, epoch).
 std::vector<int64_t> random_places(int64_t samples, uint64_t seed, const char* purpose, int64_t epoch);
 

@@ -86,7 +86,7 @@ std::unique_ptr<Sampler> make_seta(const SamplerFacts& facts) {
   const SamplerOptions& o = facts.options;
   const double prune = prune_share(o, kSetaPrune);
   const Seta method{.facts = facts,
-                    .keep = static_cast<int64_t>((1 - prune) * static_cast<double>(facts.from.size())),
+                    .keep = kept_of(prune, facts.from.size()),
                     .groups = o.groups,
                     .window = std::llround(o.window * static_cast<double>(o.groups))};
   if (method.window == 0)

@@ -230,13 +230,14 @@ void RunRecorder::evaluating(double done) {
 void RunRecorder::held_out(const HeldOut& found) {
   result_.held_out_loss = found.loss;
   base::MetricsRow row{{{"eval_loss", found.loss}}};
-  for (size_t i = 0; i < found.measures.size(); ++i) row.values.push_back({fmt::format("eval_{}", measured_[i]), found.measures[i]});
+  for (size_t i = 0; i < found.measures.size(); ++i)  // not those that only a training batch has
+    if (!std::isnan(found.measures[i])) row.values.push_back({fmt::format("eval_{}", measured_[i]), found.measures[i]});
   row.values.push_back({"eval_seconds", found.seconds});
   if (metrics_) metrics_->evaluated(row);
   if (!tensorboard_) return;
   tensorboard_->scalar("eval/loss", result_.step, found.loss);
   for (size_t i = 0; i < found.measures.size(); ++i)
-    tensorboard_->scalar(fmt::format("eval/{}", measured_[i]), result_.step, found.measures[i]);
+    if (!std::isnan(found.measures[i])) tensorboard_->scalar(fmt::format("eval/{}", measured_[i]), result_.step, found.measures[i]);
 }
 
 void RunRecorder::after_pause() {

@@ -17,7 +17,7 @@ struct Settings;
 
 namespace cairn::study {
 
-struct StudyData {
+struct StudySamples {
   data::OpenedData opened;
   std::vector<data::SampleRange> sources;  // training samples of each
   std::vector<std::string> names;          // of the sources: their paths
@@ -26,10 +26,10 @@ struct StudyData {
 };
 
 // The same samples, with the same ids, that a run of these settings sees.
-StudyData open_study_data(const train::Settings& settings, const std::filesystem::path& cache, base::Log& log);
+StudySamples open_study_samples(const train::Settings& settings, const std::filesystem::path& cache, base::Log& log);
 
 // Features and labels of all samples of a table.
-LabelledRows labelled_rows(const StudyData& data);
+LabelledRows labelled_rows(const StudySamples& data);
 
 std::vector<int64_t> ids_in(const data::SampleRange& range);
 

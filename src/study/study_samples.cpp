@@ -1,4 +1,4 @@
-#include "study/study_data.h"
+#include "study/study_samples.h"
 
 #include <numeric>
 
@@ -13,13 +13,13 @@ std::vector<int64_t> ids_in(const data::SampleRange& range) {
   return ids;
 }
 
-StudyData open_study_data(const train::Settings& settings, const std::filesystem::path& cache, base::Log& log) {
+StudySamples open_study_samples(const train::Settings& settings, const std::filesystem::path& cache, base::Log& log) {
   data::DataOptions options = settings.data;
   options.weights.assign(options.sources.size(), 1.0);  // so that the samples of each source are known
-  StudyData found{.opened = data::open_data(options, {.held_out_fraction = settings.eval.fraction, .cache_folder = cache.string()}, log),
-                  .sources = {},
-                  .names = {},
-                  .labels = {}};
+  StudySamples found{.opened = data::open_data(options, {.held_out_fraction = settings.eval.fraction, .cache_folder = cache.string()}, log),
+                     .sources = {},
+                     .names = {},
+                     .labels = {}};
   for (const data::Stream& one : found.opened.streams) found.sources.push_back(one.samples);
   if (found.sources.empty()) found.sources.push_back(found.opened.samples->training());
   found.names = options.sources.empty() ? std::vector<std::string>{found.opened.origin} : options.sources;
@@ -28,7 +28,7 @@ StudyData open_study_data(const train::Settings& settings, const std::filesystem
   return found;
 }
 
-LabelledRows labelled_rows(const StudyData& data) {
+LabelledRows labelled_rows(const StudySamples& data) {
   mesh::Batch batch;
   const std::vector<int64_t> ids = ids_in({0, data.samples()});
   data.opened.samples->fill(ids, batch);

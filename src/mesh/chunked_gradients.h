@@ -19,6 +19,7 @@ class ChunkedGradients final : public Gradients {
   void add(ParamId id, const at::Tensor& gradient) override;
   void add_rows(ParamId id, const at::Tensor& rows, const at::Tensor& values) override;
   void expect_more(ParamId id, int64_t contributions) override;
+  bool wants(ParamId id) const override { return into_.wants(id); }
 
   void flush();  // call after the last part
 

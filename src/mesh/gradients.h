@@ -35,6 +35,8 @@ class Gradients {
   virtual void add_sum(ParamId id, const at::Tensor& rows /*[rows, out]*/);
   // The gradient of an embedding lookup: row rows[i] of the table receives values[i].
   virtual void add_rows(ParamId id, const at::Tensor& rows /*[n] int64*/, const at::Tensor& values /*[n, embed]*/) = 0;
+  // Whether contributions to any of these parameters are kept: false where none is trained. Then its gradient need not be computed.
+  virtual bool wants(ParamId /*id*/) const { return true; }
   // Whether contributions are summed in fp32 or more. If not, each one is rounded; a contribution in parts should be summed beforehand.
   virtual bool accumulates_in_fp32(ParamId /*id*/) const { return true; }
   // Announces that this pass brings so many contributions beyond the parameter's uses, because one of them comes in parts.

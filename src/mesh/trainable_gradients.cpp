@@ -40,6 +40,11 @@ class TrainableGradients final : public Gradients {
     pass_on(id, [&](ParamId to) { into_.add_rows(to, rows, values); });
   }
 
+  bool wants(ParamId id) const override {
+    for (int32_t i = id.first; i < id.first + id.count; ++i)
+      if (place(i) >= 0 && into_.wants({place(i), 1})) return true;
+    return false;
+  }
   // Parameters that are not trained do not count: their parts are dropped.
   bool accumulates_in_fp32(ParamId id) const override {
     for (int32_t i = id.first; i < id.first + id.count; ++i)

@@ -20,6 +20,7 @@ namespace cairn::model {
 
 struct ContextLayout;
 struct SlicedHeads;
+struct Subnet;
 
 // The values of a model's parameters for one call. The pass decides which values these are: live, averaged, perturbed, gathered from other
 // ranks or fetched from another memory.
@@ -98,6 +99,7 @@ struct Call {
   bool chunks_logits = false;       // the loss reads logits in chunks, with gradients or without (Objective::reads_chunks)
   SlicedHeads* sliced = nullptr;    // StreamBP: `slice` is one of several slices of the sequences, which share this; null: it is all
   int64_t norm_samples = 0;         // batch normalisation takes statistics over so many samples at a time; 0: over all of the pass
+  const Subnet* subnet = nullptr;   // supernets: the part of the model that this call computes; null: all of it
   comm::Group* progress = nullptr;  // driven between kernels, so that messages move while blocks compute; null: tp's
 
   // The fp8 linear layers of this call; null: none. Passes without weight gradients compute in full precision.

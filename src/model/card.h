@@ -1,12 +1,15 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "mesh/gradients.h"
 
 namespace cairn::model {
+
+class WeightForm;
 
 // One operation of a block, as rules for placement, recomputation, offload and cost see it. Costs are per token of the pass; `per_pair`
 // costs are per pair of a query and a key that it sees.
@@ -37,6 +40,9 @@ struct BlockOp {
   std::vector<int32_t> adapted = {};  // product: the index of the weight that each pair of adapters belongs to
   double adapter_scale = 1;
   bool pooled = false;  // product: its adapters are put together from parameters of many layers, which are never sharded
+  // product: what each of its weights is made of (decoder/weight_form.h); empty: all are plain parameters. The first of `parameters` are
+  // the dense weights where the model has them, and the forms' own parameters come last.
+  std::vector<std::shared_ptr<const WeightForm>> forms = {};
 };
 
 // How the tokens of the residual stream lie along tp (decoder/residual_stream.h).

@@ -11,6 +11,7 @@
 #include "model/decoder/decoder.h"
 #include "model/decoder/wiring.h"
 #include "model/families/families.h"
+#include "model/formed_weights.h"
 #include "model/losses/retrieval.h"
 #include "model/model.h"
 #include "model/needs.h"
@@ -148,7 +149,7 @@ void check_targets(const Model& model, const AdapterShape& adapter, const std::s
     const auto fits = [&](const std::unique_ptr<Block>& block) {
       return std::ranges::any_of(block->card().operations, [&](const BlockOp& operation) {
         return std::ranges::any_of(operation.adapted, [&](int32_t place) {
-          const std::string& name = model.parameters()[static_cast<size_t>(operation.parameters.front().first + place)].name;
+          const std::string& name = dense_weight(operation, static_cast<size_t>(place), model).name;
           return alone.targets_module(name.substr(0, name.rfind('.')));
         });
       });

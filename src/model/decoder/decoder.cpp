@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "base/check.h"
 #include "model/decoder/attention_pattern.h"
 #include "model/decoder/blocks.h"
 #include "model/decoder/linear_attention_block.h"
@@ -36,8 +37,8 @@ class Decoder final : public Model {
   enum class Output { logits, vectors };
 
   Decoder(const DecoderShape& shape, const AdapterShape& adapter, Output output = Output::logits,
-          std::shared_ptr<const ServedAdapters> served = nullptr)
-      : shape_(completed(shape)), adapter_(adapter), served_(std::move(served)), family_(family(shape.family)) {
+          std::shared_ptr<const ServedAdapters> served = nullptr, std::shared_ptr<const WeightFormRule> forms = nullptr)
+      : shape_(completed(shape)), adapter_(adapter), served_(std::move(served)), forms_(std::move(forms)), family_(family(shape.family)) {
     const FamilyNames& names = family_.names;
     if (shape_.pattern) shape_.pattern->lists = kernels::make_block_list_cache();
     const mesh::ParamId table = Model::add({.name = names.embedding + ".weight",
@@ -69,7 +70,9 @@ class Decoder final : public Model {
                                                         .shape = {shape.vocab, shape.embed},
                                                         .axes = {"vocab", "embed"},
                                                         .role = Parameter::Role::head});
-    Model::add(make_head_block(shape, streams ? "mixed" : last, streams ? std::nullopt : std::optional(norm), {.weight = head}));
+    Linear logits{.weight = head};
+    if (adapts_head()) add_adapters(logits, {{names.head, shape.vocab, "vocab"}}, {"", shape.embed, "embed"});
+    Model::add(make_head_block(shape, streams ? "mixed" : last, streams ? std::nullopt : std::optional(norm), std::move(logits)));
   }
 
   Buffers make_buffers(const at::TensorOptions& options) const override {
@@ -78,6 +81,7 @@ class Decoder final : public Model {
       buffers["adapters." + kind + ".a"] = table_of(pool.index.a, options);
       buffers["adapters." + kind + ".b"] = table_of(pool.index.b, options);
     }
+    if (forms_) forms_->add_buffers(buffers, options);
     if (!family_.rotary() || (family_.linear_attention && shape_.linear.softmax_layers.empty())) return buffers;
     const kernels::RopeTable table = rope_angles(shape_, shape_.table_length > 0 ? shape_.table_length : shape_.length, options);
     buffers["rope.cos"] = table.cos, buffers["rope.sin"] = table.sin;
@@ -131,26 +135,56 @@ class Decoder final : public Model {
   Linear add_linear(const std::vector<Part>& outs, const Part& in, bool bias, bool to_residual = false) {
     const double deviation = 0.02 / (to_residual ? std::sqrt(2.0 * static_cast<double>(shape_.layers)) : 1.0);
     Linear linear{.fan_in_fan_out = family_.fan_in_fan_out};
-    for (size_t i = 0; i < outs.size(); ++i) {
-      const Part& out = outs[i];
-      const mesh::ParamId id =
-          Model::add({.name = out.name + ".weight",
-                      .shape = linear.fan_in_fan_out ? std::vector{in.width, out.width} : std::vector{out.width, in.width},
-                      .axes = linear.fan_in_fan_out ? std::vector{in.axis, out.axis} : std::vector{out.axis, in.axis},
-                      .deviation = deviation,
-                      .head_width = head_width(in.head_width > 0 ? in : out),
-                      .queries_per_key = queries_per_key(in.head_width > 0 ? in : out),
-                      .fan_in_fan_out = linear.fan_in_fan_out});
-      if (i == 0) linear.weight = id;
-    }
-    linear.weight.count = static_cast<int32_t>(outs.size());
+    std::vector<Parameter> dense;
+    for (const Part& out : outs)
+      dense.push_back({.name = out.name + ".weight",
+                       .shape = linear.fan_in_fan_out ? std::vector{in.width, out.width} : std::vector{out.width, in.width},
+                       .axes = linear.fan_in_fan_out ? std::vector{in.axis, out.axis} : std::vector{out.axis, in.axis},
+                       .deviation = deviation,
+                       .head_width = head_width(in.head_width > 0 ? in : out),
+                       .queries_per_key = queries_per_key(in.head_width > 0 ? in : out),
+                       .fan_in_fan_out = linear.fan_in_fan_out});
+    const bool replaced = is_replaced(dense);
+    for (size_t i = 0; i < outs.size() && !replaced; ++i)
+      if (const mesh::ParamId id = Model::add(dense[i]); i == 0) linear.weight = id;
+    linear.weight.count = replaced ? 0 : static_cast<int32_t>(outs.size());
     for (size_t i = 0; bias && i < outs.size(); ++i) {
       const mesh::ParamId id = add_bias(outs[i]);
       if (i == 0) linear.bias = id;
     }
     if (bias) linear.bias->count = static_cast<int32_t>(outs.size());
+    add_forms(linear, dense);
     add_adapters(linear, outs, in);
     return linear;
+  }
+
+  // Whether the model has other parameters in the place of these neighbours.
+  bool is_replaced(const std::vector<Parameter>& dense) const {
+    if (!forms_) return false;
+    const auto replaced = [&](const Parameter& one) { return forms_->kind_of(one) == WeightFormRule::Kind::replaced; };
+    const bool any = std::any_of(dense.begin(), dense.end(), replaced);
+    CAIRN_CHECK(!any || std::all_of(dense.begin(), dense.end(), replaced), "{} and its neighbours: only some are replaced",
+                dense.front().name);
+    return any;
+  }
+
+  void add_forms(Linear& linear, const std::vector<Parameter>& dense) {
+    const auto plain = [&](const Parameter& one) { return !forms_ || forms_->kind_of(one) == WeightFormRule::Kind::plain; };
+    if (std::all_of(dense.begin(), dense.end(), plain)) return;
+    for (size_t i = 0; i < dense.size(); ++i) {
+      std::optional<mesh::ParamId> weight;
+      if (linear.weight.count > 0) weight = mesh::ParamId{linear.weight.first + static_cast<int32_t>(i)};
+      linear.forms.push_back(plain(dense[i]) ? make_plain_weight(dense[i], *weight) : forms_->make(*this, dense[i], weight));
+    }
+  }
+
+  // The head has an adapter only where it is named: "*" stands for the layers of the blocks.
+  bool adapts_head() const {
+    const std::string& head = family_.names.head;
+    const bool named = adapter_.rank > 0 && std::count(adapter_.targets.begin(), adapter_.targets.end(), head) > 0;
+    if (named && shape_.tied)
+      base::fail_input("model.adapter.targets = \"{}\": the head of this model is its embedding table (tied). Leave it out.", head);
+    return named || (served_ && !shape_.tied && served_->any_adapts(head));
   }
 
   void add_adapters(Linear& linear, const std::vector<Part>& outs, const Part& in) {
@@ -372,22 +406,23 @@ class Decoder final : public Model {
   DecoderShape shape_;
   AdapterShape adapter_;
   std::shared_ptr<const ServedAdapters> served_;
-  std::map<std::string, Pool> pools_;  // by kind of layer
+  std::shared_ptr<const WeightFormRule> forms_;  // null: all weights are plain
+  std::map<std::string, Pool> pools_;            // by kind of layer
   const Family& family_;
 };
 
 }  // namespace
 
-std::unique_ptr<Model> make_decoder(const DecoderShape& shape, const AdapterShape& adapter) {
-  return std::make_unique<Decoder>(shape, adapter);
+std::unique_ptr<Model> make_decoder(const DecoderShape& shape, const AdapterShape& adapter, std::shared_ptr<const WeightFormRule> forms) {
+  return std::make_unique<Decoder>(shape, adapter, Decoder::Output::logits, nullptr, std::move(forms));
 }
 
 std::unique_ptr<Model> make_serving_decoder(const DecoderShape& shape, std::shared_ptr<const ServedAdapters> adapters) {
   return std::make_unique<Decoder>(shape, AdapterShape{}, Decoder::Output::logits, std::move(adapters));
 }
 
-std::unique_ptr<Model> make_encoder(const DecoderShape& shape, const AdapterShape& adapter) {
-  return std::make_unique<Decoder>(shape, adapter, Decoder::Output::vectors);
+std::unique_ptr<Model> make_encoder(const DecoderShape& shape, const AdapterShape& adapter, std::shared_ptr<const WeightFormRule> forms) {
+  return std::make_unique<Decoder>(shape, adapter, Decoder::Output::vectors, nullptr, std::move(forms));
 }
 
 }  // namespace cairn::model

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "kernels/fp8.h"
+#include "model/decoder/weight_form.h"
 #include "model/decoder/wiring.h"
 #include "model/model.h"
 
@@ -57,6 +58,9 @@ Fp8LinearLayers::Fp8LinearLayers(const Model& model, const std::string& kind, co
       if (operation.kind != BlockOp::Kind::product || operation.parameters.empty()) continue;
       if (!operation.adapted.empty())
         base::fail_input("train.fp8: layers with adapters (model.lora) do not support fp8. Leave one of the two out.");
+      if (!operation.forms.empty())
+        base::fail_input("train.fp8: {}: its weight is {}, which does not support fp8. Leave train.fp8 out.", block->card().name,
+                         operation.forms.front()->name());
       check_widths(model, operation, lengths);
       of_[static_cast<size_t>(operation.parameters.front().first)] = true;
     }

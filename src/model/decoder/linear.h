@@ -7,18 +7,21 @@
 #include "model/call.h"
 #include "model/decoder/adapter.h"
 #include "model/decoder/operand.h"
+#include "model/decoder/weight_form.h"
 
 namespace cairn::model {
 
 struct BlockOp;
 
 // A linear layer y = x w^T + b. It hides from blocks where the weight comes from: one parameter or neighbours that are multiplied as one
-// matrix, stored [out, in] or [in, out], in bf16 or fp8, with or without adapters (adapter.h). x and y have free row strides.
+// matrix, stored [out, in] or [in, out], in bf16 or fp8, in another form (weight_form.h), with or without adapters (adapter.h). x and y
+// have free row strides.
 struct Linear {
-  mesh::ParamId weight = {};
+  mesh::ParamId weight = {};  // count 0: the model does not have it (forms)
   std::optional<mesh::ParamId> bias = {};
   bool fan_in_fan_out = false;  // the weight is stored [in, out], as GPT-2's are
   std::vector<PlacedAdapter> adapters = {};
+  std::vector<std::shared_ptr<const WeightForm>> forms = {};  // of the weight and its neighbours; empty: all are plain
 
   // `made`, here and below, receives the fp8 codes of x or dy for the weight gradient, and may provide the amax. `weight_codes` receives
   // those of the weight, for later calls with the same weight. Both are unused where the layer is not fp8. `first_row`: the place of the
@@ -35,7 +38,7 @@ struct Linear {
   static void quantize_gradient(Operand& into, const at::Tensor& dy);
   void weight_gradient(mesh::Gradients& into, const Operand& x, const Operand& dy, const Call& call) const;
   void product_gradient(mesh::Gradients& into, const Operand& x, const Operand& dy, const Call& call) const;
-  void bias_gradient(mesh::Gradients& into, const at::Tensor& dy) const;
+  void bias_gradient(mesh::Gradients& into, const at::Tensor& dy, const Call& call) const;
   bool is_fp8(const Call& call) const;
   // The weight [out, in] where the layer is just y = x w^T (no bias, adapter or fp8), so that a fused kernel can take it.
   std::optional<at::Tensor> bare_weight(const Call& call) const;
@@ -58,6 +61,13 @@ struct Linear {
   Fp8Operands quantize_operands(const at::Tensor& x, const Call& call, Operand* made, kernels::Fp8Matrix* weight_codes = nullptr) const;
   // The columns of y that an adapter adds to.
   at::Tensor outputs(const at::Tensor& y, const PlacedAdapter& one, const Call& call) const;
+  // Calls act(form, its columns of y) for each of the neighbours; with forms.
+  template <typename Act>
+  void for_each_form(const at::Tensor& y, const Call& call, const Act& act) const;
+  at::Tensor plain_product(const at::Tensor& x, const Call& call) const;
+  int64_t width_of_neighbour(int32_t place, const Call& call) const;
+  // The bias, of the outputs that this call computes.
+  at::Tensor active_bias(const Call& call) const;
   // In the form that this product reads, or in both forms where they are kept.
   kernels::Fp8Matrix quantized_weight(const Call& call, bool forward, kernels::Fp8Matrix* kept) const;
 };

@@ -164,7 +164,7 @@ void ResidualBranch::weight_gradients(Saved& saved, mesh::Gradients& into, const
 
 void ResidualBranch::bias_gradient(Saved& saved, mesh::Gradients& into, const Linear& out, const Call& call) const {
   const at::Tensor dy = rows(saved.take("dy"));
-  out.bias_gradient(into, !norm_ || replicated_over_tp(call, TokenLayout::sharded) ? local_tokens(dy, call) : dy);
+  out.bias_gradient(into, !norm_ || replicated_over_tp(call, TokenLayout::sharded) ? local_tokens(dy, call) : dy, call);
 }
 
 void ResidualBranch::norm_gradients(Saved& saved, mesh::Gradients& into, const Call& call) const {

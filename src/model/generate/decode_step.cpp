@@ -62,9 +62,10 @@ const float* table_of(const Buffers& buffers, const char* name) {
   return found != buffers.end() && kernels::all_cpu_float(found->second) ? found->second.const_data_ptr<float>() : nullptr;
 }
 
-bool has_adapters(const Model& model) {
+bool has_adapters_or_forms(const Model& model) {
   const auto adapted = [](const std::unique_ptr<Block>& block) {
-    return std::ranges::any_of(block->card().operations, [](const BlockOp& operation) { return !operation.adapted.empty(); });
+    return std::ranges::any_of(block->card().operations,
+                               [](const BlockOp& operation) { return !operation.adapted.empty() || !operation.forms.empty(); });
   };
   return std::ranges::any_of(model.blocks(), adapted) ||
          std::ranges::any_of(model.parameters(), [](const Parameter& p) { return p.role == Parameter::Role::adapter; });
@@ -74,7 +75,7 @@ bool has_adapters(const Model& model) {
 
 std::unique_ptr<DecodeStep> DecodeStep::make(const Model& model, const Weights& weights, const Buffers& buffers) {
   const std::string config = model.config_json();
-  if (config.empty() || has_adapters(model)) return nullptr;
+  if (config.empty() || has_adapters_or_forms(model)) return nullptr;
   std::unique_ptr<DecodeStep> step(new DecodeStep);
   step->shape_ = parse_config(config, "config.json");
   const DecoderShape& s = step->shape_;

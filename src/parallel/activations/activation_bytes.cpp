@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "model/decoder/fp8_linear.h"
+#include "model/formed_weights.h"
 #include "model/model.h"
 
 namespace cairn::parallel {
@@ -11,10 +12,6 @@ namespace {
 bool uses_fp8(const model::BlockOp& operation, const ActivationSetup& setup) {
   return setup.fp8 && operation.kind == model::BlockOp::Kind::product && !operation.parameters.empty() &&
          setup.fp8->of(operation.parameters.front());
-}
-
-int64_t width_in(const model::BlockOp& product, const model::Model& model) {
-  return model.parameters()[static_cast<size_t>(product.parameters.front().first)].shape[product.fan_in_fan_out ? 0 : 1];
 }
 
 // Bytes that a block keeps per token.
@@ -30,9 +27,10 @@ double kept_of(const model::Block& block, const model::Model& model, const Activ
     if (!chunked && (fp8 || (setup.on_gpu && one.recomputed_on_gpu))) own -= one.result_elements_per_token;
     if (one.name == "logits") own /= static_cast<double>(setup.loss_chunks);
     elements += own;
-    if (one.name == "logits" && chunked) elements += static_cast<double>(width_in(one, model));  // the gradient of the head's input
+    if (one.name == "logits" && chunked)
+      elements += static_cast<double>(model::input_width(one, model));  // the gradient of the head's input
     if (!uses_fp8(one, setup)) continue;
-    codes += static_cast<double>(width_in(one, model)) /
+    codes += static_cast<double>(model::input_width(one, model)) /
              (chunked ? static_cast<double>(setup.loss_chunks) : 1);  // its input, quantized by columns
     if (one.name == "logits") codes += 2 * own;                       // of the gradient of the logits, by rows and by columns
   }
@@ -69,8 +67,8 @@ std::vector<ActivationBytes> activation_bytes(const model::Model& model, const A
     if (!block->card().operations.empty()) {
       // A norm saves its input and its result, of which half is the input.
       const model::BlockOp& first = block->card().operations.front();
-      const double read =
-          first.kind == model::BlockOp::Kind::product ? static_cast<double>(width_in(first, model)) : first.saved_elements_per_token / 2;
+      const double read = first.kind == model::BlockOp::Kind::product ? static_cast<double>(model::input_width(first, model))
+                                                                      : first.saved_elements_per_token / 2;
       one.input = tokens * read * static_cast<double>(setup.element_bytes);
     }
     if (setup.slices > 0 && block->card().sliceable) {  // a slice, and what all slices of a layer share; one input for each layer

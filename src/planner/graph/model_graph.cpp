@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "model/block.h"
+#include "model/decoder/weight_form.h"
 #include "model/model.h"
 #include "planner/graph/op_graph.h"
 #include "planner/graph/sequences.h"
@@ -170,10 +171,19 @@ class CardGraph {
   Results add_products(const Place& at, int x) {
     const BlockOp& o = at.operation;
     CAIRN_CHECK(!o.parameters.empty(), "{}: a product without a weight", at.name);
+    std::set<int32_t> of_forms;  // small, and never sharded
+    for (const auto& form : o.forms) {
+      if (!form->stores_dense())
+        base::fail_input("{}: its weight is {}, for which no placement is searched. Leave mesh.plan and tensor.plan out.", at.name,
+                         form->name());
+      for (const mesh::ParamId& id : form->parameters())
+        for (int32_t k = 0; k < id.count; ++k) of_forms.insert(id.first + k);
+    }
     const mesh::ParamId weight = o.parameters.front();
     std::vector<int> biases, adapters;
     for (size_t i = 1; i < o.parameters.size(); ++i)
       for (int32_t k = 0; k < o.parameters[i].count; ++k) {
+        if (of_forms.contains(o.parameters[i].first + k)) continue;
         const int place = parameter(o.parameters[i].first + k);
         (tensor(place).shape.size() == 1 ? biases : adapters).push_back(place);
       }

@@ -8,6 +8,7 @@
 #include "kernels/attention.h"
 #include "model/context/attention.h"
 #include "model/families/config.h"
+#include "model/formed_weights.h"
 #include "model/model.h"
 #include "model/named_parameters.h"
 #include "parallel/activations/slices.h"
@@ -174,8 +175,7 @@ int64_t written_width(const TrafficCase& step, const model::Card& card) {
   int64_t width = 0;
   for (const BlockOp& one : card.operations) {
     if (one.kind == BlockOp::Kind::product && !one.parameters.empty()) {
-      const model::Parameter& p = step.model.parameters()[static_cast<size_t>(one.parameters.front().first)];
-      width = p.shape.size() != 2 ? 0 : one.fan_in_fan_out ? p.shape[1] : p.shape[0];
+      width = model::dense_weight(one, 0, step.model).shape.size() != 2 ? 0 : model::output_width(one, 0, step.model);
     } else if (one.kind != BlockOp::Kind::elementwise && one.kind != BlockOp::Kind::norm) {
       width = one.width;
     }
@@ -256,7 +256,8 @@ void add_linear_states(const TrafficCase& step, const model::LinearAttentionShap
                    .reason = reason});
       };
       const Forwards forward = forwards(step, i, of);
-      const char* seen = gathered ? "every rank adds up the states of the ranks before it" : "a rank needs the state after the one before it";
+      const char* seen =
+          gathered ? "every rank adds up the states of the ranks before it" : "a rank needs the state after the one before it";
       add(", states forward", forward.first, seen);
       add(", states forward again (recompute)", forward.again, seen);
       add(", states backward", 1, "gradients of states go the other way");

@@ -14,8 +14,9 @@ class MemoryTags;
 class Trace;
 }  // namespace cairn::base
 namespace cairn::model {
+class FrozenPrefix;
 class Model;
-}
+}  // namespace cairn::model
 
 namespace cairn::parallel {
 
@@ -29,6 +30,7 @@ struct Pass {
   mesh::Batch batch;  // on the model's device
   const model::Objective& objective;
   mesh::Gradients* into = nullptr;  // null: losses only
+  bool as_training = false;         // without gradients, but with the values of a pass that has them (model::Needs)
   double weight = 1;                // of the summed loss
   base::Random random = {};
   base::Trace* trace = nullptr;                                    // null: not traced
@@ -39,6 +41,7 @@ struct Pass {
   std::vector<std::string> outputs = {};                           // values that blocks outside of this run read (other pipeline stages)
   comm::Group* progress = nullptr;                                 // driven while blocks compute (model::Call); null: tp's
   model::Values* field_gradients = nullptr;                        // receives gradients of batch fields (a perturbation); null: not wanted
+  model::FrozenPrefix* frozen = nullptr;  // of a pass with gradients: leading blocks without backward; null: all have one
 };
 
 // Runs forward through all blocks in order, then the objective, then, where gradients are wanted, both gradients of each block in reverse.

@@ -12,6 +12,7 @@
 #include "base/trace.h"
 #include "comm/group.h"
 #include "kernels/aten.h"
+#include "model/frozen_prefix.h"
 #include "model/model.h"
 #include "model/named_parameters.h"
 
@@ -76,7 +77,7 @@ StageRun::StageRun(const Pass& pass, BlockRange blocks, bool releases)
             .buffers = pass.buffers,
             .axes = pass.axes,
             .random = pass.random,
-            .needs = {.input = pass.into != nullptr, .weights = pass.into != nullptr},
+            .needs = {.input = pass.into != nullptr, .weights = pass.into != nullptr, .as_training = pass.as_training},
             .slice = local_.slice(),
             .token_keys = local_.token_keys(),
             .into = pass.into,
@@ -86,6 +87,7 @@ StageRun::StageRun(const Pass& pass, BlockRange blocks, bool releases)
             .progress = pass.progress},
       keeps_(pass.into != nullptr),
       stage_recomputed_(keeps_ && pass.recompute && pass.options.recompute_stage),
+      frozen_(keeps_ && pass.frozen && blocks.first == 0 ? std::min(pass.frozen->blocks(), blocks.last) : 0),
       parts_(pass.model, pass.axes, pass.options) {
   const size_t n = range_.last - range_.first;
   std::map<std::string, size_t> last;
@@ -252,6 +254,19 @@ void StageRun::backward_group(const BlockGroup& group) {
   progress();
 }
 
+// The blocks without backward (Pass::frozen), whose outputs may be known from an earlier epoch. Returns how many blocks are done.
+size_t StageRun::forward_frozen() {
+  if (frozen_ == 0) return 0;
+  const at::Tensor& ids = pass_.batch.ids;
+  if (pass_.frozen->restore(ids, ids.device(), values_)) return frozen_;
+  for (size_t i = 0; i < frozen_; ++i) {
+    forward_block(i, /*keep=*/false, call_);
+    for (const std::string& name : dead_[i]) values_.drop(name);
+  }
+  pass_.frozen->keep(ids, values_);
+  return frozen_;
+}
+
 void StageRun::forward() {
   at::NoGradGuard no_grad;  // backward is driven block by block; a block that uses autograd enables it inside
   const size_t n = range_.last - range_.first;
@@ -268,8 +283,10 @@ void StageRun::forward() {
     for (const auto& [name, kept] : stage_inputs_) bytes += kept.device_bytes();
     if (pass_.memory && n > 0) booked_[0] = base::BookedMemory(*pass_.memory, base::MemoryUse::activations, bytes);
   }
+  const size_t frozen = forward_frozen();
   for (const BlockGroup& group : groups_) {
     const size_t first = group.first - range_.first, last = group.last - range_.first;
+    if (first < frozen) continue;
     group.sliced ? forward_group(group, keeps_) : forward_block(first, keeps_ && !stage_recomputed_, call_);
     for (size_t i = first; i < last; ++i)
       for (const std::string& name : dead_[i]) values_.drop(name);
@@ -370,6 +387,7 @@ void StageRun::backward() {
       continue;
     }
     const size_t i = group.first - range_.first;
+    if (i < frozen_) break;
     const auto traced = span(pass_, block(i).card().name, "backward");
     if (backward_needs_weights(pass_, range_.first + i)) pass_.at.fetch(named_[i]);
     pass_.at.fetch(weights_ahead(pass_, named_, range_.first, i, /*forward=*/false));

@@ -59,6 +59,7 @@ class StageRun {
 
   // A gradient from later blocks.
   void put_gradient(const std::string& name, at::Tensor gradient) { gradients_.add(name, std::move(gradient)); }
+  bool has_gradient(const std::string& name) const { return gradients_.has(name); }
   void backward_input();
   at::Tensor input_gradient(const std::string& name) { return gradients_.take(name); }
   void collect_field_gradients(model::Values& into);
@@ -71,6 +72,7 @@ class StageRun {
   void forward_group(const BlockGroup& group, bool keep);
   void backward_group(const BlockGroup& group);
   model::Call recompute_call(model::Buffers& scratch) const;
+  size_t forward_frozen();
   void save_inputs(size_t i, model::Values& from);
   void convert_inputs(size_t i);
   void offload_inputs(size_t i);
@@ -89,6 +91,7 @@ class StageRun {
   model::Call call_;
   bool keeps_;             // backward will follow
   bool stage_recomputed_;  // backward will recompute the whole run
+  size_t frozen_;          // so many leading blocks have no backward (Pass::frozen)
   model::Values values_, gradients_;
   std::vector<BlockGroup> groups_;              // of the model's blocks, in running order
   std::vector<bool> sliced_;                    // by block of the run: it is computed in slices along the sequence

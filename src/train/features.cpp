@@ -15,6 +15,17 @@ namespace {
 
 constexpr Conflict kConflicts[] = {
     {Feature::loss_chunks, Feature::stage_recompute, "a recomputed stage makes the logits twice: use recompute.mode = full"},
+    {Feature::frozen_cache, Feature::tp, "ranks along mesh.tp sum in every layer: leave it out, or use mesh.dp"},
+    {Feature::frozen_cache, Feature::cp, "a rank has parts of sequences: leave it out, or use mesh.dp"},
+    {Feature::frozen_cache, Feature::pp, "the leading layers lie on other ranks: leave it out, or use mesh.dp"},
+    {Feature::frozen_cache, Feature::zero3, "ranks gather the weights of every layer together: leave it out, or use memory.zero = 2"},
+    {Feature::frozen_cache, Feature::stream, "layers go through a sequence in slices: leave it out, or use recompute.mode = full"},
+    {Feature::frozen_cache, Feature::stage_recompute, "the whole stage is computed again: leave it out, or use recompute.mode = full"},
+    {Feature::frozen_cache, Feature::step_plans, "a pass has parts of sequences: leave it out, or use context.plan = fixed"},
+    {Feature::frozen_cache, Feature::cuda_graph, "a captured step runs every layer: leave one of the two out"},
+    {Feature::frozen_cache, Feature::fp8, "codes of a layer's inputs are made by the layer before: leave one of the two out"},
+    {Feature::frozen_cache, Feature::dropout, "the outputs of a layer differ from step to step: leave one of the two out"},
+    {Feature::frozen_cache, Feature::sync_check, "the host reads which samples a pass has: leave one of the two out"},
     {Feature::stream, Feature::fp8, "fp8 layers scale by the largest element of all tokens, not of a slice: use recompute.mode = full"},
     {Feature::stream, Feature::tensor_overlap, "every rank has all tokens of a slice, so nothing waits for tokens: leave the overlap out"},
     {Feature::cuda_graph, Feature::several_ranks, "is for one rank, because messages between ranks are not captured: leave it out"},
@@ -52,6 +63,7 @@ void add_precision(const Settings& s, std::vector<UsedFeature>& used) {
 void add_step(const Settings& s, std::vector<UsedFeature>& used) {
   const TrainOptions& t = s.train;
   if (t.loss_chunks > 1) used.push_back({Feature::loss_chunks, fmt::format("train.loss_chunks = {}", t.loss_chunks)});
+  if (t.cache_frozen_bytes > 0) used.push_back({Feature::frozen_cache, fmt::format("train.cache_frozen_bytes = {}", t.cache_frozen_bytes)});
   if (t.cuda_graph) used.push_back({Feature::cuda_graph, "train.cuda_graph = true"});
   if (t.check_every > 0) used.push_back({Feature::check_every, fmt::format("train.check_every = {}", t.check_every)});
   const std::string bad_step = fmt::format("train.on_bad_step = {}", name_of(t.on_bad_step));

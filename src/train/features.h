@@ -20,6 +20,7 @@ enum class Feature {
   bf16_gradients,      // gradients are summed in bf16
   fp8,                 // fp8 linear layers
   loss_chunks,         // chunked cross entropy
+  frozen_cache,        // outputs of leading layers without trained parameters are kept by sample
   cuda_graph,          // steps run as CUDA graphs
   check_every,         // gradients are computed twice and compared
   recovery,            // bad steps are skipped or rolled back

@@ -49,6 +49,10 @@ base::Schema<TrainOptions> train_schema() {
         "Chunked cross entropy: the number of chunks, by tokens, whose logits are computed one after the other. With 4, logits take a "
         "quarter of the memory, and the head's weight gradient is the sum of 4 parts. 0 chooses: on a GPU chunks of 0.5 GiB, on a CPU 1.",
         base::at_least(0)},
+       {"cache_frozen_bytes", &O::cache_frozen_bytes,
+        "Host memory for what the leading layers compute where nothing in them is trained, by sample: later epochs begin above these "
+        "layers. They have no backward pass either. 0: every step runs all layers.",
+        base::at_least(0)},
        {"cuda_graph", &O::cuda_graph,
         "On a GPU, capture the kernels of a step in a CUDA graph and replay it, so that a small model does not wait for the host to launch "
         "kernels. For one rank, without dropout."},

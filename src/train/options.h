@@ -42,6 +42,7 @@ struct TrainOptions {
   Precision parameters = Precision::fp32;
   Precision gradients = Precision::fp32;
   int64_t loss_chunks = 1;
+  int64_t cache_frozen_bytes = 0;
   bool cuda_graph = false;
   bool deterministic = false;
   int64_t check_every = 0;

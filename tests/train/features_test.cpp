@@ -33,6 +33,7 @@ const Use& use_of(Feature feature) {
       {Feature::bf16_gradients, {"train.precision=bf16", "train.gradients=bf16"}, 1, "train.gradients"},
       {Feature::loss_chunks, {"train.loss_chunks=2"}, 1, "train.loss_chunks"},
       {Feature::cuda_graph, {"train.cuda_graph=true"}, 1, "train.cuda_graph"},
+      {Feature::frozen_cache, {"train.cache_frozen_bytes=1000000"}, 1, "train.cache_frozen_bytes"},
       {Feature::check_every, {"train.check_every=2"}, 1, "train.check_every"},
       {Feature::recovery, {"train.on_bad_step=skip"}, 1, "train.on_bad_step"},
       {Feature::rollback, {"train.on_bad_step=rollback"}, 1, "train.on_bad_step"},

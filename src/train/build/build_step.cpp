@@ -26,6 +26,11 @@ void build_pipeline(Job& job, comm::World& world) {
 
 void build_step(Job& job, comm::World& world, const std::vector<bool>& trained, std::function<void()> load_start_weights) {
   if (job.config.plan.mesh.extent("pp") > 1) build_pipeline(job, world);
+  if (const int64_t bytes = job.config.settings.train.cache_frozen_bytes; bytes > 0) {
+    job.engine.frozen = std::make_unique<model::FrozenPrefix>(*job.engine.model, trained, bytes);
+    if (job.engine.frozen->blocks() == 0)
+      base::fail_input("train.cache_frozen_bytes = {}: the first layers are trained, so nothing is frozen. Leave it out.", bytes);
+  }
   job.step = step_method(job.config.settings).make({job, world, trained, std::move(load_start_weights)});
   int64_t bytes = 0;
   for (const mesh::NamedTensors& part : {job.step->state(), job.step->rank_state()})

@@ -136,6 +136,19 @@ void check_streams(const Settings& settings, const parallel::Plan& plan) {
         "model.parscale.streams = 1.");
 }
 
+// The passes that can begin above the frozen layers are those of ordinary steps over texts.
+void check_frozen_cache(const Settings& settings) {
+  const int64_t bytes = settings.train.cache_frozen_bytes;
+  if (bytes == 0) return;
+  const std::string key = fmt::format("train.cache_frozen_bytes = {}", bytes);
+  if (!settings.data.needs().is_text())
+    base::fail_input("{}: samples of data.kind = {} are not kept. Leave it out.", key, settings.data.kind);
+  if (settings.train.method != TrainOptions{}.method)
+    base::fail_input("{}: train.method = {} makes its passes in its own way. Leave it out.", key, settings.train.method);
+  if (settings.model.parscale.streams > 1)
+    base::fail_input("{}: model.parscale.streams = {}: a sample has several streams. Leave it out.", key, settings.model.parscale.streams);
+}
+
 // What the sampler needs of the run. Its own keys are checked where it is made.
 void check_sampler(const Settings& settings) {
   const std::string& name = settings.data.sampler;
@@ -179,6 +192,7 @@ void check_settings(const Settings& settings, const parallel::Plan& plan) {
   check_clips(settings, plan);
   check_context(settings, plan);
   check_streams(settings, plan);
+  check_frozen_cache(settings);
   check_islands(settings, plan);
   refuse_conflicts(used);
 }

@@ -4,6 +4,9 @@
 #include <set>
 #include <string>
 
+#include <ATen/core/IListRef.h>
+#include <ATen/core/grad_mode.h>
+
 #include "base/check.h"
 #include "kernels/aten.h"
 #include "model/decoder/weight_form.h"

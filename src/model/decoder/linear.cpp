@@ -8,6 +8,7 @@
 
 #include <utility>
 
+#include <ATen/core/IListRef.h>
 #include <ATen/ops/constant_pad_nd.h>
 
 #include "kernels/aten.h"

@@ -21,8 +21,9 @@ FlatGradients::FlatGradients(FlatLayout layout, at::Tensor flat, std::vector<int
   CAIRN_CHECK(uses_.size() == layout_.pieces.size(), "{} uses for {} pieces", uses_.size(), layout_.pieces.size());
 }
 
-void FlatGradients::begin(int64_t passes, Announce announce) {
+void FlatGradients::begin(int64_t passes, Announce announce, bool some_leave_out) {
   passes_ = passes;
+  some_leave_out_ = some_leave_out;
   announce_ = std::move(announce);
   for (size_t i = 0; i < due_.size(); ++i) {
     due_[i] = uses_[i] * passes;
@@ -35,9 +36,9 @@ void FlatGradients::finish() {
   for (size_t i = due_.size(); i-- > 0;) {
     const bool announced = due_[i] == 0 && uses_[i] * passes_ > 0;
     if (announced) continue;
-    CAIRN_CHECK(!touched_[i], "the gradient of {} lacks {} of {} contributions", layout_.pieces[i].name, due_[i],
+    CAIRN_CHECK(!touched_[i] || some_leave_out_, "the gradient of {} lacks {} of {} contributions", layout_.pieces[i].name, due_[i],
                 uses_[i] * passes_ + more_[i]);
-    layout_.view(flat_, {static_cast<int32_t>(i)}).zero_();
+    if (!touched_[i]) layout_.view(flat_, {static_cast<int32_t>(i)}).zero_();
     if (announce_) announce_(static_cast<int64_t>(i));
   }
   announce_ = nullptr;

@@ -21,10 +21,10 @@ class FlatGradients final : public Gradients {
   // `uses[i]`: contributions that piece i receives in one pass. `flat` has layout.elements elements and is written in place.
   FlatGradients(FlatLayout layout, at::Tensor flat, std::vector<int32_t> uses);
 
-  // Starts a step of `passes` backward passes.
-  void begin(int64_t passes, Announce announce);
+  // Starts a step of `passes` backward passes. `some_leave_out`: passes may leave out layers, so that a piece receives fewer contributions.
+  void begin(int64_t passes, Announce announce, bool some_leave_out = false);
   // Ends the step. A piece without contributions (a rank without samples, an unused parameter) becomes zero and is announced; the last
-  // piece comes first.
+  // piece comes first. Contributions that passes left out count as zero.
   void finish();
 
   void outer(ParamId id, const at::Tensor& in, const at::Tensor& dout) override;
@@ -48,6 +48,7 @@ class FlatGradients final : public Gradients {
   std::vector<int64_t> more_;  // contributions of this step beyond uses_ (expect_more)
   std::vector<char> touched_;
   int64_t passes_ = 0;
+  bool some_leave_out_ = false;
   Announce announce_;
 };
 

@@ -20,6 +20,7 @@ void add_passes(Engine& engine, TrainingPasses& all, double weight, int64_t step
     pass.random = engine.random.for_index(static_cast<uint64_t>(step));
     pass.trace = engine.trace;
     pass.memory = engine.memory;
+    pass.frozen = engine.frozen.get();
     pass.recompute = engine.options.recompute_last || all.passes.size() < all.batches.size();
   }
 }
@@ -64,7 +65,7 @@ TrainingPasses planned_passes(Engine& engine, const mesh::Batch& sequences, cons
 std::vector<at::Tensor> accumulate_gradients(Engine& engine, const TrainingPasses& all, const std::function<void(int64_t piece)>& ready,
                                              const std::function<std::vector<at::Tensor>(std::span<const parallel::Pass>)>& run) {
   parallel::GradientReducer& reducer = engine.store->reducer();
-  reducer.begin(all.with_samples, all.max_passes, ready, all.samples_in);
+  reducer.begin(all.with_samples * all.backward_passes, all.max_passes * all.backward_passes, ready, all.samples_in, all.some_leave_out);
   std::vector<at::Tensor> found = run(all.passes);
   const auto traced = engine.trace->span("wait for gradients", "sync");
   reducer.finish();

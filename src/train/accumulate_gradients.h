@@ -27,6 +27,8 @@ struct TrainingPasses {
   int64_t with_samples = 0;         // passes that have samples
   int64_t max_passes = 0;           // the most of any rank
   std::vector<char> samples_in = {};  // by pass, where empty ones may come before others; else empty
+  int64_t backward_passes = 1;        // over each micro-batch (step_passes.h)
+  bool some_leave_out = false;        // some of these leave out layers
 };
 
 // `weight` scales the summed loss of every pass: 1 / loss denominator, so that gradients of micro-batches and ranks add up to the gradient

@@ -144,7 +144,7 @@ at::Tensor as_stream(const at::Tensor& rows, const BatchShape& batch_shape, cons
 }
 
 void apply_dropout(const at::Tensor& here, double rate, const Call& call, std::string_view where, TokenLayout tokens) {
-  if (rate == 0 || !call.needs.weights) return;
+  if (rate == 0 || !call.trains()) return;
   CAIRN_CHECK(call.token_keys, "{}: dropout needs token keys", where);
   const at::Tensor keys = call.token_keys->view({-1, 1});
   kernels::dropout(here, (layout_in(call, tokens) == TokenLayout::replicated ? keys : local_tokens(keys, call)).reshape({-1}),

@@ -29,10 +29,11 @@ LocalBatch::LocalBatch(const Pass& pass) : whole_(pass.batch) {
   comm::Group* cp = pass.axes.find("cp");
   const at::Tensor* tokens = tokens_of(whole_);
   if (!tokens) return;
+  const bool draws = (pass.into || pass.as_training) && pass.options.draws_by_token;
   const auto given = whole_.fields.find("token_keys");  // of rows that several samples share (step_plan/unit_batch.h)
-  if (pass.into && pass.options.draws_by_token && given != whole_.fields.end()) {
+  if (draws && given != whole_.fields.end()) {
     keys_ = given->second.tensor;
-  } else if (pass.into && pass.options.draws_by_token) {
+  } else if (draws) {
     const int64_t rows = tokens->size(0) / whole_.samples();  // of a sample: a pair of answers has two
     const at::Tensor row_ids = (whole_.ids.view({-1, 1}) * rows + at::arange(rows, whole_.ids.options())).view({-1, 1});
     keys_ = row_ids * kMaxPositions + at::arange(tokens->size(1), whole_.ids.options());

@@ -177,7 +177,8 @@ void RunRecorder::write_row(const StepRecord& facts, const StepNumbers& numbers)
     row.values.push_back({"startup_seconds", std::exchange(startup_s_, 0)});
     for (const auto& [part, seconds] : job_.instruments.startup) row.values.push_back({fmt::format("startup_{}_seconds", part), seconds});
   }
-  for (size_t i = 0; i < numbers.measures.size(); ++i) row.values.push_back({measured_[i], numbers.measures[i]});
+  for (size_t i = 0; i < numbers.measures.size(); ++i)  // not those of passes that this step does not have
+    if (!std::isnan(numbers.measures[i])) row.values.push_back({measured_[i], numbers.measures[i]});
   if (facts.snapshot_s > 0) row.values.push_back({"snapshot_s", facts.snapshot_s});
   for (const auto& [name, value] : facts.metrics) row.values.push_back({name, value});
   if (!facts.fault.empty()) row.values.push_back({"skipped", facts.fault});
@@ -194,7 +195,8 @@ void RunRecorder::write_tensorboard(const StepRecord& facts, const StepNumbers& 
   scalar("throughput/data_wait_seconds", facts.data_wait_s);
   scalar("throughput/comm_wait_seconds", numbers.comm_wait_s);
   scalar("memory/bytes", static_cast<double>(numbers.memory));
-  for (size_t i = 0; i < numbers.measures.size(); ++i) scalar(fmt::format("train/{}", measured_[i]), numbers.measures[i]);
+  for (size_t i = 0; i < numbers.measures.size(); ++i)
+    if (!std::isnan(numbers.measures[i])) scalar(fmt::format("train/{}", measured_[i]), numbers.measures[i]);
   for (const auto& [name, value] : facts.metrics) scalar(fmt::format("sync/{}", name), value);
 }
 

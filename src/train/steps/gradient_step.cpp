@@ -6,10 +6,12 @@
 //   w = update(w, c g)                                                  unless `approve` refuses the numbers
 //   after_step                                                          rules that synchronise parameters instead of gradients
 //
+// With several passes over each micro-batch (step_passes.h) the first line sums over these too, each with its weight.
 // With CUDA graphs the passes, and the update where the host has no say in it, are captured once and replayed. With check_every the passes
 // run twice now and then, and the gradients must be bitwise identical.
 #include "train/steps/gradient_step.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -24,6 +26,7 @@
 #include "optim/clip.h"
 #include "train/accumulate_gradients.h"
 #include "train/job.h"
+#include "train/step_passes.h"
 #include "train/steps/cuda_graph_step.h"
 #include "train/steps/device_graph.h"
 #include "train/steps/gradient_checksums.h"
@@ -35,6 +38,12 @@ class GradientStep final : public Step {
  public:
   GradientStep(Execution execution, std::unique_ptr<CudaGraphStep> graphs, int64_t check_every)
       : execution_(std::move(execution)), graphs_(std::move(graphs)), check_every_(check_every) {}
+  GradientStep(StepPasses several, parallel::Pipeline* pipeline, int64_t check_every)
+      : execution_([this, pipeline](std::span<const parallel::Pass> passes) {
+          return run_passes(list_, several_.measured, passes, pipeline);
+        }),
+        check_every_(check_every),
+        several_(std::move(several)) {}
 
   model::Losses evaluate(Engine& engine, const mesh::Batch& batch) const override {
     const parallel::Pass pass = pass_over(engine, batch);
@@ -46,6 +55,7 @@ class GradientStep final : public Step {
   }
 
   sync::StepMetrics metrics() override {
+    if (several_.metrics) return several_.metrics();
     if (!graphs_) return {};
     return {{"recorded_passes", passes_replayed_}, {"recorded_update", update_replayed_}};
   }
@@ -53,8 +63,9 @@ class GradientStep final : public Step {
   StepOutput run(Engine& engine, const StepInput& input) override {
     sync::StepFacts facts{.step = input.step, .tokens = input.tokens, .learning_rate = input.learning_rate};
     const double weight = 1.0 / static_cast<double>(input.loss_denominator);
-    const TrainingPasses all = input.plan ? planned_passes(engine, input.batch, *input.plan, weight, input.step)
-                                          : training_passes(engine, input.batch, input.max_local_samples, weight, input.step);
+    TrainingPasses all = input.plan ? planned_passes(engine, input.batch, *input.plan, weight, input.step)
+                                    : training_passes(engine, input.batch, input.max_local_samples, weight, input.step);
+    if (several_.list) list_passes(engine, input, all);
     Found found = gradients(engine, input, all);
     {
       const auto traced = engine.trace->span("wait for gradients", "sync");
@@ -67,6 +78,7 @@ class GradientStep final : public Step {
     if (engine.loss_share != 1 && found.measures.defined()) found.measures = found.measures * engine.loss_share;
     facts.skipped = input.approve && !input.approve(found.loss_sum, clip.norm);
     const bool updated = found.norm.defined();
+    if (!facts.skipped && several_.before_update) several_.before_update(engine, input, list_);
     if (!facts.skipped && !updated) update(engine, facts_of(input), clip.factor);
     engine.sync->after_step(facts).wait();
     if (!updated) engine.store->updated();
@@ -84,6 +96,12 @@ class GradientStep final : public Step {
   struct Found {
     at::Tensor loss_sum, measures, norm;
   };
+
+  void list_passes(const Engine& engine, const StepInput& input, TrainingPasses& all) {
+    list_ = several_.list(engine, input);
+    all.backward_passes = std::count_if(list_.begin(), list_.end(), [](const WeightedPass& one) { return one.gradients; });
+    all.some_leave_out = several_.leave_out_layers;
+  }
 
   // Runs the passes. Complete gradients are announced to the sync rule.
   Found gradients(Engine& engine, const StepInput& input, const TrainingPasses& all) {
@@ -162,6 +180,8 @@ class GradientStep final : public Step {
   Execution execution_;
   std::unique_ptr<CudaGraphStep> graphs_;                   // null: no CUDA graphs
   const int64_t check_every_;                               // 0: no step is checked
+  StepPasses several_ = {};                                 // without a list: one pass over each micro-batch
+  std::vector<WeightedPass> list_;                          // of this step
   std::vector<model::Losses> losses_;                       // of the passes of this step, where they are not captured
   int64_t checked_ = 0;                                     // the multiple of check_every that was checked last
   bool passes_replayed_ = false, update_replayed_ = false;  // in the last step
@@ -193,6 +213,10 @@ Execution in_turn(Passes passes) {
 
 std::unique_ptr<Step> make_step(Execution execution, int64_t check_every) {
   return std::make_unique<GradientStep>(std::move(execution), nullptr, check_every);
+}
+
+std::unique_ptr<Step> make_passes_step(StepPasses passes, parallel::Pipeline* pipeline, int64_t check_every) {
+  return std::make_unique<GradientStep>(std::move(passes), pipeline, check_every);
 }
 
 std::unique_ptr<Step> make_cuda_graph_step(Execution execution, std::unique_ptr<CudaGraphStep> graphs) {

@@ -69,11 +69,16 @@ mesh::Batch BatchSource::make(const BatchIndex& index) const {
   return batch;
 }
 
-mesh::Batch BatchSource::fill(std::span<const int64_t> ids) const { return filled(ids, {}, 0); }
+mesh::Batch BatchSource::fill(std::span<const int64_t> ids) const {
+  mesh::Batch batch;
+  dataset_.fill(ids, batch);
+  if (device_.is_cuda()) add_document_starts(batch);
+  return batch;
+}
 
 mesh::Batch BatchSource::filled(std::span<const int64_t> ids, const SampleShape& shape, int64_t step) const {
   mesh::Batch batch;
-  shape == SampleShape{} ? dataset_.fill(ids, batch) : dataset_.fill_shaped(ids, shape, step, batch);
+  shape == SampleShape{} ? dataset_.fill_training(ids, step, batch) : dataset_.fill_shaped(ids, shape, step, batch);
   batch.norm_samples = shape.norm_samples;
   if (device_.is_cuda()) add_document_starts(batch);
   return batch;

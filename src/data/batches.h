@@ -59,7 +59,7 @@ class BatchSource {
   std::unique_ptr<Loader> load_ahead(const BatchIndex& from, int64_t end_step) const;
 
  private:
-  mesh::Batch filled(std::span<const int64_t> ids, const SampleShape& shape, int64_t step) const;
+  mesh::Batch filled(std::span<const int64_t> ids, const SampleShape& shape, int64_t step) const;  // for training
 
   const Dataset& dataset_;
   const Sampler& sampler_;

@@ -32,6 +32,8 @@ class Dataset {
   virtual void fill_shaped(std::span<const int64_t> ids, const SampleShape& /*shape*/, int64_t /*step*/, mesh::Batch& batch) const {
     fill(ids, batch);
   }
+  // What fill gives, changed as a training sample may be (pictures that are moved and mirrored). `batch_index` keys what is drawn at random.
+  virtual void fill_training(std::span<const int64_t> ids, int64_t /*batch_index*/, mesh::Batch& batch) const { fill(ids, batch); }
   // The class of a sample, from 0; -1: samples have none.
   virtual int64_t label_of(int64_t /*sample*/) const { return -1; }
 };

@@ -15,6 +15,7 @@ const std::vector<DataNeeds>& kinds() {
       {.name = "retrieval", .tokens = true, .retrieval = true, .records = "queries, passages and pairs of them"},
       {.name = "spirals", .features = 2, .classes = 3, .built_in = "the built-in spirals"},
       {.name = "clips", .clips = true, .built_in = "the generated clips"},
+      {.name = "images", .images = true, .built_in = "the generated textures"},
       {.name = "table", .table = true, .records = "one row for each sample"},
   };
   return list;

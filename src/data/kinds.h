@@ -14,6 +14,7 @@ struct DataNeeds {
   bool table = false;                 // labelled rows of a CSV file; the file says how many features and classes
   bool retrieval = false;             // a sample is a query with one right and one wrong passage
   bool clips = false;                 // a sample is a short video with a label
+  bool images = false;                // a sample is a picture with a label
   bool rollouts = false;              // a sample is an answer that a policy gave, with its advantage and log-probabilities
   int64_t features = 0, classes = 0;  // of labelled examples
   std::string built_in = {};          // what it is where no file is named: "the built-in stories"; empty: a file must be named

@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "data/clips/clip_dataset.h"
 #include "data/corpus/source_tokens.h"
+#include "data/images/image_dataset.h"
 #include "data/retrieval/dataset.h"
 #include "data/samples/rollout_dataset.h"
 #include "data/samples/spirals.h"
@@ -54,6 +55,14 @@ OpenedData open_data(const DataOptions& data, const CorpusOptions& options, base
     return {.samples = std::move(opened.samples),
             .classes = data.clips.classes,
             .shape = {.frames = data.clips.frames, .size = data.clips.size},
+            .origin = data.path.empty() ? data.needs().built_in : data.path,
+            .digest = opened.digest};
+  }
+  if (data.needs().images) {
+    OpenedImages opened = open_images(data, options.held_out_fraction);
+    return {.samples = std::move(opened.samples),
+            .classes = opened.outline.classes,
+            .image = {.channels = opened.outline.channels, .size = data.images.size, .class_names = std::move(opened.outline.class_names)},
             .origin = data.path.empty() ? data.needs().built_in : data.path,
             .digest = opened.digest};
   }

@@ -18,6 +18,13 @@ class Log;
 
 namespace cairn::data {
 
+// Of pictures.
+struct ImageShape {
+  int64_t channels = 0;  // 0: samples are no pictures
+  int64_t size = 0;      // height and width in pixels
+  std::vector<std::string> class_names = {};
+};
+
 // A data set, and what a model needs to know of it.
 struct OpenedData {
   std::unique_ptr<Dataset> samples = {};
@@ -27,6 +34,7 @@ struct OpenedData {
   int64_t features = 0;                       // of labelled examples: numbers of a sample
   int64_t classes = 0;
   SampleShape shape = {};               // of clips
+  ImageShape image = {};
   std::string origin = {};              // "the built-in stories"
   uint64_t digest = 0;                  // hash of the tokens; 0 where samples are generated
   std::optional<ChatFormat> chat = {};  // how conversations became text, where there are some

@@ -6,6 +6,7 @@
 
 #include "base/schema.h"
 #include "data/clips/options.h"
+#include "data/images/options.h"
 #include "data/kinds.h"
 #include "data/retrieval/options.h"
 #include "data/samples/packing.h"
@@ -48,6 +49,7 @@ struct DataOptions {
   std::string test_file;             // of tables: held-out rows; empty: the last rows
   RetrievalOptions retrieval;        // retrieval.*
   ClipOptions clips;                 // clips.*
+  ImageOptions images;               // images.*
   int64_t stories_bytes = 4'000'000;
   int64_t stories_seed = 1;
 

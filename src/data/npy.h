@@ -1,0 +1,30 @@
+// Arrays in NumPy's file format, mapped and not copied.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cairn::base {
+class MappedFile;
+}
+
+namespace cairn::data {
+
+struct NpyArray {
+  std::string path;
+  std::string type = {};              // of its values, as NumPy writes it: "|u1", "<f4"
+  std::vector<int64_t> extents = {};  // every one at least 1
+  std::span<const std::byte> values = {};
+  std::shared_ptr<const base::MappedFile> file = {};
+};
+
+// A file of version 1 or 2 of the format in C order, whose values are of one of `types` ("|u1": uint8, "<f4": float32, "<i4" and "<i8":
+// integers). Sizes are checked against the length of the file before anything is read. `wanted` ends each refusal: "Write it with
+// numpy.save, as uint8 [images, height, width]."
+NpyArray open_npy(const std::string& path, std::span<const std::string_view> types, const std::string& wanted);
+
+}  // namespace cairn::data

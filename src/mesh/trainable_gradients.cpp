@@ -11,11 +11,15 @@ namespace {
 
 class TrainableGradients final : public Gradients {
  public:
-  TrainableGradients(FlatLayout all, std::vector<bool> chosen, Gradients& into)
-      : all_(std::move(all)), chosen_(std::move(chosen)), into_(into) {
-    CAIRN_CHECK(chosen_.size() == all_.pieces.size(), "{} choices for {} parameters", chosen_.size(), all_.pieces.size());
+  TrainableGradients(FlatLayout all, const std::vector<bool>& chosen, Gradients& into, const std::vector<bool>& active)
+      : all_(std::move(all)), into_(into) {
+    CAIRN_CHECK(chosen.size() == all_.pieces.size(), "{} choices for {} parameters", chosen.size(), all_.pieces.size());
+    CAIRN_CHECK(active.empty() || active.size() == chosen.size(), "{} active of {} parameters", active.size(), chosen.size());
     int32_t next = 0;
-    for (const bool one : chosen_) places_.push_back(one ? next++ : -1);
+    for (size_t i = 0; i < chosen.size(); ++i) {
+      const int32_t place = chosen[i] ? next++ : -1;
+      places_.push_back(active.empty() || active[i] ? place : -1);
+    }
   }
 
   void outer(ParamId id, const at::Tensor& in, const at::Tensor& dout) override {
@@ -91,8 +95,7 @@ class TrainableGradients final : public Gradients {
   }
 
   FlatLayout all_;
-  std::vector<bool> chosen_;
-  std::vector<int32_t> places_;  // of each parameter among the chosen; -1: not trained
+  std::vector<int32_t> places_;  // of each parameter among the chosen; -1: takes no contributions
   Gradients& into_;
 };
 
@@ -105,8 +108,8 @@ FlatLayout trainable_layout(const FlatLayout& all, const std::vector<bool>& chos
   return part;
 }
 
-std::unique_ptr<Gradients> make_trainable_gradients(FlatLayout all, std::vector<bool> chosen, Gradients& into) {
-  return std::make_unique<TrainableGradients>(std::move(all), std::move(chosen), into);
+std::unique_ptr<Gradients> make_trainable_gradients(FlatLayout all, std::vector<bool> chosen, Gradients& into, std::vector<bool> active) {
+  return std::make_unique<TrainableGradients>(std::move(all), chosen, into, active);
 }
 
 }  // namespace cairn::mesh

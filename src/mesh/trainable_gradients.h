@@ -11,7 +11,9 @@ namespace cairn::mesh {
 FlatLayout trainable_layout(const FlatLayout& all, const std::vector<bool>& chosen);
 
 // A sink for a model of which only some parameters are trained. It forwards their contributions to `into`, which knows only these, and
-// drops the others before their products are computed. `into` is borrowed and must outlive it.
-std::unique_ptr<Gradients> make_trainable_gradients(FlatLayout all, std::vector<bool> chosen, Gradients& into);
+// drops the others before their products are computed. `active`: which of the trained ones take contributions now, by index in `all`;
+// empty: all of them. `into` is borrowed and must outlive it.
+std::unique_ptr<Gradients> make_trainable_gradients(FlatLayout all, std::vector<bool> chosen, Gradients& into,
+                                                    std::vector<bool> active = {});
 
 }  // namespace cairn::mesh

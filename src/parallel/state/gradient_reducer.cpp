@@ -7,9 +7,13 @@
 //
 // With unsharded buffers nothing waits while backward runs: in a pipeline, a copy on another stage may need what this rank computes next
 // before it can take part in a sum. With sharded buffers, opening a unit waits until fewer than kBuffersInFlight units are being reduced.
+//
+// Pieces that are not active (set_active) take no contributions and are not waited for. A unit with some of them is reduced packed
+// (active_unit.h); one without active pieces is passed over, and its gradients become zero.
 #include "parallel/state/gradient_reducer.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include <c10/core/DeviceGuard.h>
@@ -107,13 +111,14 @@ bool GradientReducer::skip_copy_reduction(const std::string& parameter) {
   return found;
 }
 
-void GradientReducer::begin(int64_t passes, int64_t max_passes, Announce announce, std::vector<char> with_samples) {
+void GradientReducer::begin(int64_t passes, int64_t max_passes, Announce announce, std::vector<char> with_samples, bool some_leave_out) {
   CAIRN_CHECK(passes <= max_passes, "{} passes, and at most {} were announced", passes, max_passes);
   CAIRN_CHECK(with_samples.empty() || std::count(with_samples.begin(), with_samples.end(), 1) == passes,
               "{} passes with samples, and another number of marks", passes);
   passes_ = passes;
   max_passes_ = max_passes;
   with_samples_ = std::move(with_samples);
+  some_leave_out_ = some_leave_out;
   passes_done_ = 0;
   rounds_ = stays_unsharded() ? 1 : std::max<int64_t>(1, max_passes);
   round_ = 0;
@@ -132,6 +137,21 @@ void GradientReducer::begin(int64_t passes, int64_t max_passes, Announce announc
   }
   has_shard_.assign(parts_.units.size(), 0);
   next_ = static_cast<int64_t>(parts_.units.size()) - 1;
+  if (!active_.empty()) send_ready_units();
+}
+
+void GradientReducer::set_active(const std::vector<bool>& pieces) {
+  CAIRN_CHECK(pieces.empty() || pieces.size() == parts_.layout.pieces.size(), "{} active of {} pieces", pieces.size(),
+              parts_.layout.pieces.size());
+  active_ = pieces;
+  active_units_.clear();
+  if (!active_.empty()) active_units_ = active_units(parts_.layout, parts_.units, active_, me_);
+  for (Open& one : open_) one.sink.reset();  // it knows how many contributions are due
+}
+
+bool GradientReducer::is_ready(int64_t unit) const {
+  const int64_t missing = open_[static_cast<size_t>(unit)].missing;
+  return missing == 0 || (missing == kNotStarted && !active_units_.empty() && active_units_[static_cast<size_t>(unit)].none());
 }
 
 void GradientReducer::open_unit(int64_t u) {
@@ -163,14 +183,27 @@ void GradientReducer::open_unit(int64_t u) {
   }
   if (!one.sink || !stays_unsharded()) {  // otherwise its buffer has not moved
     std::vector<int32_t> uses(parts_.uses.begin() + unit.first, parts_.uses.begin() + unit.last);
+    for (int64_t i = unit.first; i < unit.last; ++i)
+      if (!is_active(i)) uses[static_cast<size_t>(i - unit.first)] = 0;
     one.sink =
         std::make_unique<mesh::FlatGradients>(layout_of(parts_.layout, unit), one.buffer.narrow(0, 0, unit.elements), std::move(uses));
   }
   one.missing = unit.last - unit.first;
+  for (int64_t i = unit.first; i < unit.last && !active_.empty(); ++i) {
+    if (is_active(i)) continue;
+    --one.missing;
+    const auto& piece = parts_.layout.pieces[static_cast<size_t>(i)];
+    one.buffer.narrow(0, piece.offset - unit.offset, piece.elements).zero_();
+  }
   const auto now = static_cast<size_t>(passes_done_);
   const bool has_samples = with_samples_.empty() ? passes_done_ < passes_ : now < with_samples_.size() && with_samples_[now] != 0;
   const int64_t due = stays_unsharded() ? passes_ : has_samples ? 1 : 0;
-  one.sink->begin(due, [this, first = unit.first](int64_t i) { completed(first + i); });
+  one.sink->begin(
+      due,
+      [this, first = unit.first](int64_t i) {
+        if (is_active(first + i)) completed(first + i);
+      },
+      some_leave_out_);
 }
 
 mesh::ParamId GradientReducer::local(mesh::ParamId id) const {
@@ -270,27 +303,46 @@ void GradientReducer::summed(int64_t piece) {
 }
 
 void GradientReducer::send_ready_units() {
-  while (next_ >= 0 && open_[static_cast<size_t>(next_)].missing == 0) {
+  while (next_ >= 0 && is_ready(next_)) {
     const int64_t u = next_--;
     Open& one = open_[static_cast<size_t>(u)];
-    const ShardUnit& unit = parts_.units[static_cast<size_t>(u)];
+    if (one.missing == kNotStarted) pass_over(u);
     one.missing = kNotStarted;
-    Reduction sent{.unit = u, .last = round_ + 1 == rounds_, .buffer = std::exchange(one.buffer, {})};
-    if (parts_.shard_group) {
-      const mesh::Interval mine = unit.part_of(me_);
-      const std::string& name = parts_.layout.pieces[static_cast<size_t>(unit.first)].name;
-      sent.work =
-          parts_.shard_group->reduce_scatter(sent.buffer.narrow(0, mine.begin, mine.length()), sent.buffer.narrow(0, 0, unit.elements),
-                                             comm::Reduce::sum, {comm::Purpose::gradient, name}, unit.counts);
-      parts_.shard_group->progress();
-    }
-    in_flight_.push_back(std::move(sent));
+    start_unit_reduction(u, std::exchange(one.buffer, {}));
     collect_finished();
   }
   if (next_ < 0 && round_ + 1 < rounds_) {  // the next pass reduces its own
     ++round_;
     next_ = static_cast<int64_t>(parts_.units.size()) - 1;
   }
+}
+
+// A unit without active pieces.
+void GradientReducer::pass_over(int64_t u) {
+  if (parts_.reuse_memory) return open_unit(u);
+  shards_[static_cast<size_t>(u)].zero_();
+  has_shard_[static_cast<size_t>(u)] = 1;
+}
+
+void GradientReducer::start_unit_reduction(int64_t u, at::Tensor buffer) {
+  const ShardUnit& unit = parts_.units[static_cast<size_t>(u)];
+  Reduction sent{.unit = u, .last = round_ + 1 == rounds_, .buffer = std::move(buffer)};
+  const ActiveUnit* const active = active_units_.empty() ? nullptr : &active_units_[static_cast<size_t>(u)];
+  if (!parts_.shard_group && active && announce_)  // the others were announced as they were summed
+    for (int64_t i = unit.first; i < unit.last; ++i)
+      if (!is_active(i)) announce_(parts_of_unit_[static_cast<size_t>(u)][static_cast<size_t>(i - unit.first)]);
+  if (parts_.shard_group && !(active && active->none())) {
+    const bool packs = active && !active->all;
+    if (packs) sent.packed = pack(sent.buffer, active->runs);
+    const at::Tensor whole = packs ? sent.packed : sent.buffer.narrow(0, 0, unit.elements);
+    const std::vector<int64_t>& counts = packs ? active->counts : unit.counts;
+    const int64_t before = std::accumulate(counts.begin(), counts.begin() + me_, int64_t{0});
+    const std::string& name = parts_.layout.pieces[static_cast<size_t>(unit.first)].name;
+    sent.work = parts_.shard_group->reduce_scatter(whole.narrow(0, before, counts[static_cast<size_t>(me_)]), whole, comm::Reduce::sum,
+                                                   {comm::Purpose::gradient, name}, counts);
+    parts_.shard_group->progress();
+  }
+  in_flight_.push_back(std::move(sent));
 }
 
 void GradientReducer::limit_in_flight(size_t most) {
@@ -305,7 +357,12 @@ void GradientReducer::limit_in_flight(size_t most) {
 void GradientReducer::finish_reduction(Reduction& one) {
   const auto u = static_cast<size_t>(one.unit);
   const mesh::Interval mine = parts_.units[u].part_of(me_);
-  if (!parts_.unsharded) {
+  if (one.packed.defined()) {
+    const ActiveUnit& active = active_units_[u];
+    const int64_t before = std::accumulate(active.counts.begin(), active.counts.begin() + me_, int64_t{0});
+    unpack(one.packed.narrow(0, before, active.counts[static_cast<size_t>(me_)]), active.own, one.buffer);
+  }
+  if (!parts_.unsharded && one.buffer.defined()) {
     const at::Tensor own = one.buffer.narrow(0, mine.begin, mine.length());
     has_shard_[u] ? shards_[u].add_(own) : shards_[u].copy_(own);
     has_shard_[u] = 1;
@@ -342,6 +399,7 @@ void GradientReducer::close(int64_t u) {
   if (one.missing == kNotStarted) open_unit(u);
   if (one.missing > 0) one.sink->finish();
   wait_for_copies();
+  send_ready_units();  // it may be one without active pieces
 }
 
 void GradientReducer::abandon() {
@@ -364,6 +422,7 @@ void GradientReducer::finish() {
       if (one.missing > 0) one.sink->finish();
     }
     wait_for_copies();
+    send_ready_units();  // those without active pieces
   } else {
     while (next_ >= 0) close(next_);
   }

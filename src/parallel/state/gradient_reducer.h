@@ -8,6 +8,7 @@
 
 #include "comm/work.h"
 #include "mesh/flat_gradients.h"
+#include "parallel/state/active_unit.h"
 #include "parallel/state/shard_units.h"
 
 namespace cairn::comm {
@@ -51,9 +52,14 @@ class GradientReducer final : public mesh::Gradients {
   explicit GradientReducer(Parts parts);
   ~GradientReducer() override;
 
+  // From the next step on only these pieces get gradients; empty: all. The others take no contributions, are not sent, and their gradients
+  // are zero. Identical on all ranks that reduce together.
+  void set_active(const std::vector<bool>& pieces);
+
   // Begins a step of `passes` backward passes on this rank and at most `max_passes` on any rank. `with_samples`: by pass, which of them
-  // have samples, where empty ones may come before others (step_plan/); empty: the first `passes` have.
-  void begin(int64_t passes, int64_t max_passes, Announce announce, std::vector<char> with_samples = {});
+  // have samples, where empty ones may come before others (step_plan/); empty: the first `passes` have. `some_leave_out`: passes may leave
+  // out layers, whose gradients then count as zero in them; they are complete only when the step ends.
+  void begin(int64_t passes, int64_t max_passes, Announce announce, std::vector<char> with_samples = {}, bool some_leave_out = false);
   // A pass without samples reports the parameters that it does not reach; they count as zero.
   void skip(mesh::ParamId id) override;
   // Complete gradients of held parameters wait for `reduce` or `finish`. Only with an unsharded buffer: otherwise a unit must leave before
@@ -95,6 +101,12 @@ class GradientReducer final : public mesh::Gradients {
  private:
   static constexpr int64_t kNotStarted = -1;  // no contribution to the unit yet
 
+  // What of a unit is reduced: all of it, or the active pieces, one after the other (parallel/state/active_unit.h).
+  bool is_active(int64_t piece) const { return active_.empty() || active_[static_cast<size_t>(piece)]; }
+  bool is_ready(int64_t unit) const;  // to be reduced
+  void pass_over(int64_t unit);
+  void start_unit_reduction(int64_t unit, at::Tensor buffer);
+
   // A unit in the current pass (or step, where gradients stay unsharded).
   struct Open {
     std::unique_ptr<mesh::FlatGradients> sink;
@@ -106,6 +118,7 @@ class GradientReducer final : public mesh::Gradients {
     bool last = true;  // of the step
     at::Tensor buffer = {};
     comm::Work work = {};
+    at::Tensor packed = {};  // the active pieces, where not all of them are; undefined: the buffer itself is reduced
   };
 
   bool stays_unsharded() const { return parts_.unsharded || !parts_.in_order || (parts_.accumulate_unsharded && max_passes_ > 1); }
@@ -128,6 +141,8 @@ class GradientReducer final : public mesh::Gradients {
 
   Parts parts_;
   int me_ = 0;
+  std::vector<bool> active_;                         // by piece; empty: all are
+  std::vector<ActiveUnit> active_units_;             // by unit; empty: all are
   std::vector<int64_t> unit_of_;                     // by piece
   std::vector<std::vector<int64_t>> parts_of_unit_;  // by unit: indices of this rank's slices
   std::vector<Open> open_;
@@ -142,6 +157,7 @@ class GradientReducer final : public mesh::Gradients {
   int64_t passes_ = 0, max_passes_ = 0;  // of this step
   int64_t passes_done_ = 0;
   std::vector<char> with_samples_;  // by pass; empty: the first passes_
+  bool some_leave_out_ = false;
   int64_t rounds_ = 1, round_ = 0;  // how often every unit is reduced in this step
   int64_t next_ = 0;                // the unit that is reduced next: from the last to the first, as backward goes
   int64_t held_ = 0, peak_bytes_ = 0;

@@ -82,6 +82,7 @@ ParameterStore::ParameterStore(Parts parts) : shard_(model_shard(parts.model, pa
   const std::vector<ShardUnit> units = make_shard_units(parts.model, shard_.layout, rules);
   make_weights(parts, groups, units);
   const base::MemoryScope purpose("gradients");
+  trained_ = changes_ = trained;
   make_reducer(parts, groups, units, trained);
   make_pieces(parts, shard_slices(shard_.layout, units, groups.shard_rank()), trained);
 }
@@ -146,6 +147,20 @@ void ParameterStore::make_pieces(const Parts& parts, const std::vector<ShardSlic
     add_square(pieces_.back().gradient.view({-1}), 1.0 / static_cast<double>(shard_.parameters[parameter].copies.size()),
                of_gradient.offset > 0);
   }
+}
+
+void ParameterStore::set_frozen(const std::vector<bool>& frozen, bool rule_writes) {
+  CAIRN_CHECK(frozen.size() == trained_.size(), "{} marks for {} parameters", frozen.size(), trained_.size());
+  std::vector<bool> active, of_trained;
+  for (size_t i = 0; i < frozen.size(); ++i) {
+    active.push_back(trained_[i] && !frozen[i]);
+    if (trained_[i]) of_trained.push_back(active.back());
+  }
+  changes_ = rule_writes ? trained_ : active;
+  const bool all = active == trained_;
+  reducer_->set_active(all ? std::vector<bool>() : of_trained);
+  const bool all_trained = of_trained.size() == trained_.size();
+  trainable_sink_ = all && all_trained ? nullptr : mesh::make_trainable_gradients(shard_.layout, trained_, *reducer_, active);
 }
 
 // Neighbours in memory become one run. On a GPU, runs end with their unit, so that the sums are bitwise identical with and without gradient

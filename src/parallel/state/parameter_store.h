@@ -55,6 +55,11 @@ class ParameterStore {
   const model::Weights& weights() const { return *weights_; }
   // Slices have changed: starts to gather them. Collective.
   void updated() { weights_->updated(); }
+  // The same after an update by the optimizer, which changes trained and active parameters only. What has not changed is not sent.
+  void updated_by_step() { weights_->updated(changes_); }
+  // From the next step on these parameters of the model are frozen: they take no gradients, and neither they nor their gradients are sent.
+  // `rule_writes`: a sync rule may change them all the same. Between steps.
+  void set_frozen(const std::vector<bool>& frozen, bool rule_writes);
   // Waits for those messages. Call before slices are written outside of a step.
   void wait_for_gathers() const { weights_->wait_for_gathers(); }
 
@@ -84,7 +89,9 @@ class ParameterStore {
   ModelShard shard_;
   std::unique_ptr<ShardedWeights> weights_;
   std::unique_ptr<GradientReducer> reducer_;
-  std::unique_ptr<mesh::Gradients> trainable_sink_;  // null: everything is trained
+  std::unique_ptr<mesh::Gradients> trainable_sink_;  // null: everything is trained and active
+  std::vector<bool> trained_;                        // by parameter of the model, here
+  std::vector<bool> changes_;                        // by parameter: may be changed by a step
   std::vector<ShardSlice> gradient_slices_;          // this rank's, in the order of the trained parameters
   std::vector<ParameterSlice> pieces_;
   struct Squares {

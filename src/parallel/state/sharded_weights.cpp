@@ -1,6 +1,7 @@
 #include "parallel/state/sharded_weights.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/check.h"
@@ -18,6 +19,7 @@ ShardedWeights::ShardedWeights(Parts parts) : parts_(std::move(parts)) {
   unit_of_.resize(parts_.layout.pieces.size());
   whole_.resize(n);
   gathers_.resize(n);
+  packed_.resize(n);
   const bool in_place = !parts_.gathers && parts_.master.dtype() == parts_.compute.dtype();
   at::Tensor flat;
   if (!parts_.gathers) flat = group_buffer(parts_.shard_group, parts_.layout.elements, parts_.compute);
@@ -40,7 +42,7 @@ at::Tensor ShardedWeights::get(mesh::ParamId id) const {
   const int64_t unit = unit_of(id);
   const at::Tensor& whole = whole_[static_cast<size_t>(unit)];
   if (!whole.defined()) start_gather(unit);  // it was not prefetched
-  gathers_[static_cast<size_t>(unit)].wait();
+  finish_gather(unit);
   const ShardUnit& of = parts_.units[static_cast<size_t>(unit)];
   CAIRN_CHECK(id.first + id.count <= of.last, "{} and its neighbours are in different units",
               parts_.layout.pieces[static_cast<size_t>(id.first)].name);
@@ -62,7 +64,35 @@ void ShardedWeights::release(std::span<const mesh::ParamId> ids, std::span<const
   }
 }
 
+void ShardedWeights::finish_gather(int64_t u) const {
+  gathers_[static_cast<size_t>(u)].wait();
+  PackedGather& packed = packed_[static_cast<size_t>(u)];
+  if (!packed.message.defined()) return;
+  unpack(packed.message, packed.runs, whole_[static_cast<size_t>(u)]);
+  packed = {};
+}
+
+// Of a unit that stays in memory.
+void ShardedWeights::start_packed_gather(int64_t u, ActiveUnit changed) const {
+  finish_gather(u);
+  const at::Tensor &whole = whole_[static_cast<size_t>(u)], &shard = shards_[static_cast<size_t>(u)];
+  const ShardUnit& unit = parts_.units[static_cast<size_t>(u)];
+  const mesh::Interval mine = unit.part_of(me_);
+  if (!whole.narrow(0, mine.begin, mine.length()).is_alias_of(shard))
+    for (const mesh::Interval& run : changed.own)
+      whole.narrow(0, run.begin, run.length()).copy_(shard.narrow(0, run.begin - mine.begin, run.length()));
+  if (!parts_.shard_group) return;
+  const at::Tensor message = at::empty({changed.elements}, parts_.compute);
+  const int64_t before = std::accumulate(changed.counts.begin(), changed.counts.begin() + me_, int64_t{0});
+  const at::Tensor own = message.narrow(0, before, changed.counts[static_cast<size_t>(me_)]);
+  if (own.numel() > 0) own.copy_(pack(whole, changed.own));
+  const std::string& name = parts_.layout.pieces[static_cast<size_t>(unit.first)].name;
+  gathers_[static_cast<size_t>(u)] = parts_.shard_group->all_gather(message, own, {comm::Purpose::parameter, name}, changed.counts);
+  packed_[static_cast<size_t>(u)] = {message, std::move(changed.runs)};
+}
+
 void ShardedWeights::start_gather(int64_t u) const {
+  packed_[static_cast<size_t>(u)] = {};  // everything is gathered again
   const ShardUnit& unit = parts_.units[static_cast<size_t>(u)];
   at::Tensor& whole = whole_[static_cast<size_t>(u)];
   if (parts_.gathers) {
@@ -91,7 +121,7 @@ void ShardedWeights::start_gather(int64_t u) const {
 void ShardedWeights::drop(int64_t u) const {
   at::Tensor& whole = whole_[static_cast<size_t>(u)];
   if (!whole.defined()) return;
-  gathers_[static_cast<size_t>(u)].wait();
+  finish_gather(u);
   constexpr size_t kMaxSpare = 2;  // blocks alternate between few sizes; more would hold memory that ZeRO 3 is meant to free
   spare_.push_back(std::move(whole));
   whole = at::Tensor();
@@ -102,6 +132,23 @@ void ShardedWeights::drop(int64_t u) const {
 
 void ShardedWeights::updated() {
   for (size_t u = 0; u < parts_.units.size(); ++u) parts_.gathers ? drop(static_cast<int64_t>(u)) : start_gather(static_cast<int64_t>(u));
+}
+
+void ShardedWeights::updated(const std::vector<bool>& changed) {
+  CAIRN_CHECK(changed.size() == parts_.layout.pieces.size(), "{} marks for {} pieces", changed.size(), parts_.layout.pieces.size());
+  if (changed != changed_) {
+    changed_ = changed;
+    changed_units_ = active_units(parts_.layout, parts_.units, changed, me_);
+  }
+  for (size_t i = 0; i < parts_.units.size(); ++i) {
+    const auto u = static_cast<int64_t>(i);
+    const ActiveUnit& unit = changed_units_[i];
+    if (unit.none()) continue;
+    if (parts_.gathers)
+      drop(u);
+    else
+      unit.all ? start_gather(u) : start_packed_gather(u, unit);
+  }
 }
 
 void ShardedWeights::wait_for_gathers() const {

@@ -7,6 +7,7 @@
 #include "comm/work.h"
 #include "mesh/flat_layout.h"
 #include "model/call.h"
+#include "parallel/state/active_unit.h"
 #include "parallel/state/shard_units.h"
 
 namespace cairn::comm {
@@ -39,6 +40,8 @@ class ShardedWeights final : public model::Weights {
   const at::Tensor& shard(int64_t unit) const { return shards_[static_cast<size_t>(unit)]; }
   // Shards have changed: passes from now on read the new values. Collective; starts the all-gathers, or drops gathered units.
   void updated();
+  // The same where only these pieces have changed: nothing else is sent.
+  void updated(const std::vector<bool>& changed);
   // Waits until those all-gathers are done, after which shards may be written.
   void wait_for_gathers() const;
 
@@ -54,6 +57,8 @@ class ShardedWeights final : public model::Weights {
  private:
   int64_t unit_of(mesh::ParamId id) const { return unit_of_[static_cast<size_t>(id.first)]; }
   void start_gather(int64_t unit) const;
+  void start_packed_gather(int64_t unit, ActiveUnit changed) const;
+  void finish_gather(int64_t unit) const;  // waits
   void drop(int64_t unit) const;
 
   Parts parts_;
@@ -63,6 +68,14 @@ class ShardedWeights final : public model::Weights {
   std::vector<at::Tensor> shards_;         // by unit
   mutable std::vector<at::Tensor> whole_;  // by unit; undefined: not gathered
   mutable std::vector<comm::Work> gathers_;
+  // By unit: the message of a gather of some pieces, and where they belong; undefined: none is in flight.
+  struct PackedGather {
+    at::Tensor message = {};
+    std::vector<mesh::Interval> runs = {};
+  };
+  mutable std::vector<PackedGather> packed_;
+  std::vector<bool> changed_;  // what changed_units_ was made for
+  std::vector<ActiveUnit> changed_units_;
   mutable std::vector<at::Tensor> spare_;  // dropped buffers, for reuse
   mutable int64_t gathered_now_ = 0, peak_gathered_ = 0;
 };

@@ -4,7 +4,8 @@
 //
 // Buckets are filled from the last gradient to the first, the order in which backward completes them (as PyTorch DDP does). Neighbouring
 // gradients in one storage form one bucket, so a bucket is reduced in place. Buckets leave in one order on all ranks, whatever the order of
-// completion, because collectives pair up by order.
+// completion, because collectives pair up by order. Frozen parameters are in no bucket.
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -32,27 +33,16 @@ bool touch(const at::Tensor& a, const at::Tensor& b) {
 
 class AllReduce final : public Sync {
  public:
-  AllReduce(const SyncOptions& options, Replica replica) : replica_(replica), bucket_of_(replica.gradients.size()) {
-    const auto bytes_max = static_cast<int64_t>(options.bucket_mib * (1 << 20));
-    for (size_t i = replica.gradients.size(); i-- > 0;) {
-      const mesh::NamedTensor& g = replica.gradients[i];
-      Bucket* open = buckets_.empty() ? nullptr : &buckets_.back();
-      if (open && touch(g.tensor, open->flat) && static_cast<int64_t>(open->flat.nbytes() + g.tensor.nbytes()) <= bytes_max) {
-        open->flat = g.tensor.as_strided({g.tensor.numel() + open->flat.numel()}, {1}, g.tensor.storage_offset());
-      } else {
-        buckets_.push_back({.flat = g.tensor.view({-1})});
-        open = &buckets_.back();
-      }
-      open->name = g.name;
-      ++open->pieces;
-      bucket_of_[i] = buckets_.size() - 1;
-    }
-    begin_step();
+  AllReduce(const SyncOptions& options, Replica replica)
+      : replica_(replica), bytes_max_(static_cast<int64_t>(options.bucket_mib * (1 << 20))) {
+    make_buckets({});
   }
 
+  void set_frozen(const std::vector<bool>& frozen) override { make_buckets(frozen); }
+
   void gradient_ready(int64_t index) override {
-    --buckets_[bucket_of_[static_cast<size_t>(index)]].missing;
     ++announced_;
+    if (const size_t bucket = bucket_of_[static_cast<size_t>(index)]; bucket != kFrozen) --buckets_[bucket].missing;
     while (next_ < buckets_.size() && buckets_[next_].missing == 0) {
       const Bucket& bucket = buckets_[next_++];
       pending_.push_back(replica_.replica_group.all_reduce(bucket.flat, comm::Reduce::sum, {comm::Purpose::gradient, bucket.name}));
@@ -70,6 +60,29 @@ class AllReduce final : public Sync {
   void on_membership(const Membership&) override {}  // keeps nothing per peer; the group itself has shrunk
 
  private:
+  static constexpr size_t kFrozen = std::numeric_limits<size_t>::max();  // in no bucket
+
+  // `frozen`: by gradient; empty: none is.
+  void make_buckets(const std::vector<bool>& frozen) {
+    buckets_.clear();
+    bucket_of_.assign(replica_.gradients.size(), kFrozen);
+    for (size_t i = replica_.gradients.size(); i-- > 0;) {
+      if (!frozen.empty() && frozen[i]) continue;
+      const mesh::NamedTensor& g = replica_.gradients[i];
+      Bucket* open = buckets_.empty() ? nullptr : &buckets_.back();
+      if (open && touch(g.tensor, open->flat) && static_cast<int64_t>(open->flat.nbytes() + g.tensor.nbytes()) <= bytes_max_) {
+        open->flat = g.tensor.as_strided({g.tensor.numel() + open->flat.numel()}, {1}, g.tensor.storage_offset());
+      } else {
+        buckets_.push_back({.flat = g.tensor.view({-1})});
+        open = &buckets_.back();
+      }
+      open->name = g.name;
+      ++open->pieces;
+      bucket_of_[i] = buckets_.size() - 1;
+    }
+    begin_step();
+  }
+
   void begin_step() {
     for (Bucket& bucket : buckets_) bucket.missing = bucket.pieces;
     next_ = 0;
@@ -77,8 +90,9 @@ class AllReduce final : public Sync {
   }
 
   Replica replica_;
+  const int64_t bytes_max_;
   std::vector<Bucket> buckets_;    // in the order in which they leave
-  std::vector<size_t> bucket_of_;  // by gradient
+  std::vector<size_t> bucket_of_;  // by gradient; kFrozen: in none
   size_t next_ = 0;                // first bucket that has not left in this step
   int64_t announced_ = 0;
   std::vector<comm::Work> pending_;

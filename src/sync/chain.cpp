@@ -33,6 +33,9 @@ class Chain final : public Sync {
     for (const auto& rule : rules_) works.push_back(rule->after_step(facts));
     return comm::Work::all(std::move(works));
   }
+  void set_frozen(const std::vector<bool>& frozen) override {
+    for (const auto& rule : rules_) rule->set_frozen(frozen);
+  }
   void on_membership(const Membership& now) override {
     for (const auto& rule : rules_) rule->on_membership(now);
   }

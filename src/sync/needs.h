@@ -25,6 +25,10 @@ struct SyncNeeds {
   // Calls Replica::barrier before it changes parameters or its state by element (mesh/write_barrier.h), so that lazy snapshots need not be
   // complete before each of its hooks. gradient_ready and should_step change neither.
   bool announces_writes = false;
+  bool leaves_out_frozen = false;  // sends nothing of parameters that are frozen for a while (Sync::set_frozen)
+  // Between steps the trainer may permute the elements of parameters, together with the rule's state by element: no message that holds them
+  // is under way after a round.
+  bool may_rearrange = false;
   bool random_routing = false;  // pipeline.routing = auto means random: micro-batches change islands between stages
 
   // Its defaults and limits of the options that several rules share.

@@ -126,6 +126,9 @@ class Sync {
   virtual comm::Work after_backward(const StepFacts&) { return comm::Work::done(); }
   // Parameters hold the result of the step. When the work is done the next forward may read them.
   virtual comm::Work after_step(const StepFacts&) { return comm::Work::done(); }
+  // From the next step on these parameters are frozen, by index in Replica::parameters: their gradients are zero everywhere. Rules that
+  // know it (SyncNeeds::leaves_out_frozen) do not send them. Between steps, with equal values on every replica.
+  virtual void set_frozen(const std::vector<bool>& /*frozen*/) {}
   // After the last step: merges the replicas, or picks one, as the recipe's `final` says.
   virtual void finish() {}
 

@@ -34,17 +34,26 @@ const std::vector<StepMethod>& step_methods() {
   return list;
 }
 
+namespace {
+
+bool can_be_named(const StepMethod& method) { return !method.needs.chosen_by_data() && !method.chosen_by; }
+
+// What chooses the method beside train.method and the data; empty: nothing.
+std::string chosen_by(const StepMethod& method, const Settings& settings) { return method.chosen_by ? method.chosen_by(settings) : ""; }
+
+}  // namespace
+
 std::vector<std::string> step_method_names() {
   std::vector<std::string> names;
   for (const StepMethod& method : step_methods())
-    if (!method.needs.chosen_by_data()) names.push_back(method.name);  // the data chooses those
+    if (can_be_named(method)) names.push_back(method.name);
   return names;
 }
 
 std::string step_method_help() {
   std::vector<std::string> parts;
   for (const StepMethod& method : step_methods())
-    if (!method.needs.chosen_by_data()) parts.push_back(fmt::format("{} ({})", method.name, method.help));
+    if (can_be_named(method)) parts.push_back(fmt::format("{} ({})", method.name, method.help));
   return fmt::format("{}", fmt::join(parts, "; "));
 }
 
@@ -55,8 +64,11 @@ const StepMethod& step_method(const Settings& settings) {
   const auto found = std::find_if(all.begin(), all.end(), [&](const StepMethod& one) {
     if (by_default && (data.pairs || data.rollouts || data.retrieval))
       return one.needs.pairs == data.pairs && one.needs.rollouts == data.rollouts && one.needs.retrieval == data.retrieval;
-    return one.name == settings.train.method;
+    return one.name == settings.train.method && can_be_named(one);
   });
+  if (by_default && !(data.pairs || data.rollouts || data.retrieval))
+    for (const StepMethod& one : all)
+      if (!chosen_by(one, settings).empty()) return one;
   if (found == all.end()) base::fail_unknown("train.method", settings.train.method, step_method_names());
   return *found;
 }
@@ -94,8 +106,13 @@ void check_island_rule(const StepMethod& method, const std::string& chosen, cons
 
 void check_step_method(const Settings& settings, const parallel::Plan& plan) {
   const StepMethod& method = step_method(settings);
-  const std::string chosen =
-      method.needs.chosen_by_data() ? fmt::format("data.kind = {}", settings.data.kind) : fmt::format("train.method = {}", method.name);
+  const std::string by = chosen_by(method, settings);
+  const std::string chosen = !by.empty()                     ? by
+                             : method.needs.chosen_by_data() ? fmt::format("data.kind = {}", settings.data.kind)
+                                                             : fmt::format("train.method = {}", method.name);
+  for (const StepMethod& one : step_methods())
+    if (const std::string other = chosen_by(one, settings); !other.empty() && one.name != method.name)
+      base::fail_input("{}: has steps of its own, and {} has others. Leave one of the two out.", other, chosen);
   refuse_limits(chosen, method.needs.limits, used_features(settings, plan));
   static constexpr Limit kOwnBatches[] = {{Feature::step_plans, "the method makes passes of its own: use context.plan = fixed"}};
   if (!method.needs.step_plans) refuse_limits(chosen, kOwnBatches, used_features(settings, plan));

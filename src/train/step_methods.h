@@ -79,6 +79,9 @@ struct StepMethod {
   void (*check)(const Settings& settings, const parallel::Plan& plan) = nullptr;
   // The objective in place of the model's own, for plans made without a run; null: the model's own.
   std::unique_ptr<model::Objective> (*objective)(const Settings& settings) = nullptr;
+  // What of the rest of the recipe chooses the method, as the recipe spells it ("model.adapter.kind = mosa"); empty: nothing does. Where
+  // something does, no other method will do; and the method cannot be named. Null: train.method names it, or the data choose it.
+  std::string (*chosen_by)(const Settings& settings) = nullptr;
 };
 
 // All methods; the first is the default of train.method.
@@ -87,7 +90,7 @@ const std::vector<StepMethod>& step_methods();
 std::vector<std::string> step_method_names();
 std::string step_method_help();
 
-// The method of a recipe: the one that train.method names, or for preference data and rollouts the one that trains on them.
+// The method of a recipe: the one that train.method names, or the one that its data or another part of it choose.
 const StepMethod& step_method(const Settings& settings);
 
 // Refuses features that the chosen method does not work with, and runs the `check` of every method.

@@ -39,6 +39,9 @@ void initialize_parameter(const Parameter& p, const at::Tensor& flat, const base
     case Parameter::Init::zeros:
       flat.zero_();
       break;
+    case Parameter::Init::constant:
+      flat.fill_(p.deviation);
+      break;
     case Parameter::Init::normal: {
       const base::Random start = random.for_purpose("init").for_name(p.name);
       if (flat.scalar_type() != at::kDouble) {

@@ -17,6 +17,7 @@
 #include "model/needs.h"
 #include "model/objective.h"
 #include "model/options.h"
+#include "model/weight_rules.h"
 
 namespace cairn::model {
 namespace {
@@ -82,10 +83,10 @@ LinearAttentionShape linear_attention(const ModelOptions& o) {
 }
 
 // A decoder with its objective; for retrieval without a head, whose weights are not trained.
-BuiltModel with_objective(DecoderShape shape, const DataShape& inputs, const AdapterShape& adapter = {}) {
-  if (!inputs.retrieval) return {make_decoder(shape, adapter), make_next_token()};
+BuiltModel with_objective(DecoderShape shape, const ModelOptions& options, const DataShape& inputs, const AdapterShape& adapter = {}) {
+  if (!inputs.retrieval) return {make_decoder(shape, adapter, weight_rule(options)), make_next_token()};
   shape.tied = true;
-  return {make_encoder(shape, adapter), make_retrieval({})};
+  return {make_encoder(shape, adapter, weight_rule(options)), make_retrieval({})};
 }
 
 BuiltModel decoder(const ModelOptions& o, const DataShape& inputs) {
@@ -126,7 +127,7 @@ BuiltModel decoder(const ModelOptions& o, const DataShape& inputs) {
   set_pattern(shape, o.attention);
   set_streams(shape, o.parscale);
   if (inputs.end_of_text >= 0) shape.tokens = {.bos = inputs.end_of_text, .eos = {inputs.end_of_text}};
-  return with_objective(shape, inputs);
+  return with_objective(shape, o, inputs);
 }
 
 BuiltModel classifier(const ModelOptions& o, const DataShape& inputs) {
@@ -242,7 +243,7 @@ BuiltModel build_model(const ModelOptions& options, const DataShape& inputs, Dec
   if (options.attention != pattern_options_of(shape))
     shape.pattern.reset(), shape.dense_layers.clear(), set_pattern(shape, options.attention);
   if (options.parscale.streams > 1 || shape.streams.count == 1) set_streams(shape, options.parscale);
-  BuiltModel built = with_objective(shape, inputs, adapter);
+  BuiltModel built = with_objective(shape, options, inputs, adapter);
   check_targets(*built.model, adapter, shape.family);
   return built;
 }

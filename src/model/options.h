@@ -8,6 +8,7 @@
 #include "model/decoder/adapter_shape.h"
 #include "model/decoder/attention_pattern.h"
 #include "model/decoder/shape.h"
+#include "model/decoder/sparse_options.h"
 #include "model/decoder/stream_options.h"
 
 namespace cairn::model {
@@ -42,6 +43,7 @@ struct ModelOptions {
   std::vector<int64_t> hidden;  // widths of the hidden layers of a classifier; empty: `layers` of `embed`
   PatternOptions attention;     // model.attention.*
   StreamOptions parscale;       // model.parscale.*
+  SparseOptions sparse;         // model.sparse.*
 };
 
 base::Schema<ModelOptions> model_schema();

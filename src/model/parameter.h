@@ -10,14 +10,14 @@ namespace cairn::model {
 // One parameter: its Hugging Face name, shape, logical axes and role. It holds no values.
 struct Parameter {
   enum class Role { embedding, weight, norm, bias, head, adapter };
-  enum class Init { normal, ones, zeros };
+  enum class Init { normal, ones, zeros, constant };
 
   std::string name;  // "model.layers.0.self_attn.q_proj.weight"
   std::vector<int64_t> shape;
   std::vector<std::string> axes = {};  // logical axis per dim: vocab, embed, heads, kv_heads, qkv (queries, keys, values stacked), mlp, ...
   Role role = Role::weight;
   Init init = Init::normal;
-  double deviation = 0.02;         // standard deviation of Init::normal
+  double deviation = 0.02;         // standard deviation of Init::normal; the value of Init::constant
   mesh::Placement placement = {};  // set by the plan
   int32_t uses = 1;                // contributions to its gradient in one pass
   int64_t head_width = 1;          // indices per head, along an axis of heads

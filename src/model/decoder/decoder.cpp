@@ -19,6 +19,7 @@
 #include "model/families/config.h"
 #include "model/families/families.h"
 #include "model/families/rope_angles.h"
+#include "model/formed_weights.h"
 
 namespace cairn::model {
 namespace {
@@ -81,7 +82,7 @@ class Decoder final : public Model {
       buffers["adapters." + kind + ".a"] = table_of(pool.index.a, options);
       buffers["adapters." + kind + ".b"] = table_of(pool.index.b, options);
     }
-    if (forms_) forms_->add_buffers(buffers, options);
+    for (const WeightForm* form : weight_forms(*this)) form->add_buffers(buffers, options);
     if (!family_.rotary() || (family_.linear_attention && shape_.linear.softmax_layers.empty())) return buffers;
     const kernels::RopeTable table = rope_angles(shape_, shape_.table_length > 0 ? shape_.table_length : shape_.length, options);
     buffers["rope.cos"] = table.cos, buffers["rope.sin"] = table.sin;

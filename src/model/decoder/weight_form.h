@@ -53,6 +53,8 @@ class WeightForm {
   virtual Widths widths(const Call& call) const = 0;
   // Adds what planners need to know to the card entry of the layer (operation.forms and operation.parameters are filled in already).
   virtual void describe(BlockOp& operation) const = 0;
+  // Puts the form's buffers, with their starting values. Snapshots hold them (saved_buffers.h).
+  virtual void add_buffers(Buffers& /*into*/, const at::TensorOptions& /*options*/) const {}
   // For messages: "masked".
   virtual const char* name() const = 0;
 };
@@ -71,8 +73,6 @@ class WeightFormRule {
   // Makes a form that is not plain, and adds its parameters to the model, behind the weights and biases of the layer. `weight`: the dense
   // parameter where it is stored.
   virtual std::shared_ptr<const WeightForm> make(Model& model, const Parameter& dense, std::optional<mesh::ParamId> weight) const = 0;
-  // The buffers of all forms that it has made.
-  virtual void add_buffers(Buffers& /*into*/, const at::TensorOptions& /*options*/) const {}
 };
 
 // The parameter itself, beside neighbours that have another form.

@@ -1,0 +1,38 @@
+#include "model/weight_rules.h"
+
+#include <vector>
+
+#include "base/check.h"
+#include "model/decoder/masked_weight.h"
+#include "model/decoder/weight_form.h"
+#include "model/options.h"
+
+namespace cairn::model {
+namespace {
+
+struct WeightRuleEntry {
+  const char* section;
+  bool (*is_used)(const ModelOptions&);
+  std::shared_ptr<const WeightFormRule> (*make)(const ModelOptions&);
+};
+
+constexpr WeightRuleEntry kWeightRules[] = {
+    {"model.sparse", [](const ModelOptions& o) { return o.sparse.any(); },
+     [](const ModelOptions& o) { return make_sparse_rule(o.sparse); }},
+};
+
+}  // namespace
+
+std::shared_ptr<const WeightFormRule> weight_rule(const ModelOptions& options) {
+  const WeightRuleEntry* used = nullptr;
+  for (const WeightRuleEntry& one : kWeightRules) {
+    if (!one.is_used(options)) continue;
+    if (used)
+      base::fail_input("{}: does not work with {}: a weight has one form. Leave one of the two out{}.", one.section, used->section,
+                       options.sparse.any() ? " (masks of a pruned model are dropped by model.sparse.form = \"dense\")" : "");
+    used = &one;
+  }
+  return used ? used->make(options) : nullptr;
+}
+
+}  // namespace cairn::model

@@ -24,6 +24,9 @@ class Trace;
 namespace cairn::mesh {
 class WriteBarrier;
 }
+namespace cairn::optim {
+class ActiveOptimizer;
+}
 
 namespace cairn::train {
 
@@ -61,6 +64,8 @@ struct Engine {
   comm::Group* step_group = nullptr;  // the ranks that step together (parallel::step_group_of); borrowed from the world
   TrainedParameters trained;
   std::unique_ptr<optim::Optimizer> optimizer;
+  optim::ActiveOptimizer* active = nullptr;  // inside `optimizer`: what it changes (train/active_parts.h)
+  bool sync_writes_frozen = false;           // a sync rule sends and writes frozen parameters too
   std::unique_ptr<sync::Sync> sync;
   std::unique_ptr<parallel::Pipeline> pipeline;  // where mesh.pp is more than 1
   MicroBatching micro_batching;
@@ -71,6 +76,7 @@ struct Engine {
   std::unique_ptr<model::Fp8LinearLayers> fp8;  // owns what options.fp8 points to; null: no layer is in fp8
   std::unique_ptr<model::FrozenPrefix> frozen;  // train.cache_frozen_bytes; null: every pass runs all blocks
   std::function<void()> before_update;          // called on all ranks when gradients are final, before the update; may be empty
+  std::function<void()> after_update;           // called on all ranks when the optimizer has changed parameters; may be empty
   base::Random random;                          // for random numbers drawn during a pass
   base::Trace* trace = nullptr;
   base::MemoryTags* memory = nullptr;

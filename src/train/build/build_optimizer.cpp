@@ -1,8 +1,11 @@
 #include <algorithm>
+#include <set>
+#include <string>
 
 #include "base/memory_scope.h"
 #include "kernels/aten.h"
 #include "model/model.h"
+#include "optim/active_optimizer.h"
 #include "optim/announced_optimizer.h"
 #include "optim/bf16_optimizer.h"
 #include "optim/needs.h"
@@ -11,16 +14,32 @@
 #include "train/step_methods.h"
 
 namespace cairn::train {
+namespace {
+
+// All trained parameters of the model, whichever ranks have them.
+optim::ActiveSet active_set(const Job& job) {
+  std::set<std::string> trained;
+  for (const sync::FullParameter& one : job.engine.trained.full) trained.insert(one.name);
+  std::vector<optim::ActiveSet::Member> members;
+  for (const model::Parameter& one : job.engine.model->parameters())
+    if (trained.contains(one.name)) members.push_back({.name = one.name, .shape = one.shape});
+  return optim::ActiveSet(std::move(members));
+}
+
+}  // namespace
 
 void build_optimizer(Job& job, comm::World& world) {
   const Settings& s = job.config.settings;
   Engine& engine = job.engine;
   std::vector<optim::ParameterPiece> pieces;
+  std::vector<mesh::Fragment> fragments;
   if (step_method(s).needs.optimizer)
     for (const parallel::ParameterSlice& piece : engine.store->pieces()) {
       if (!piece.gradient.defined()) continue;
       const model::Parameter& of = engine.model->parameters()[piece.parameter];
-      pieces.push_back(make_piece(of, piece, engine.store->shard().parameters[piece.parameter].local_shard));
+      const mesh::LocalShard& local_shard = engine.store->shard().parameters[piece.parameter].local_shard;
+      pieces.push_back(make_piece(of, piece, local_shard));
+      fragments.push_back({local_shard, piece.elements});
       if (!optim::optimizer_needs(s.optim.kind).elementwise()) pieces.back().split = tensor_shard(world, job.config.plan, of);
     }
   {
@@ -28,6 +47,9 @@ void build_optimizer(Job& job, comm::World& world) {
     engine.optimizer = s.train.parameters == Precision::bf16
                            ? optim::make_bf16_optimizer(s.optim, pieces, base::Random(static_cast<uint64_t>(s.train.seed)))
                            : optim::make_optimizer(s.optim, pieces);
+    auto active = std::make_unique<optim::ActiveOptimizer>(std::move(engine.optimizer), pieces, std::move(fragments), active_set(job));
+    engine.active = active.get();
+    engine.optimizer = std::move(active);
     if (engine.trained.barrier)
       engine.optimizer = optim::announce_writes(std::move(engine.optimizer), pieces, optim::optimizer_needs(s.optim.kind).elementwise(),
                                                 *engine.trained.barrier);

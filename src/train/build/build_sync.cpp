@@ -50,6 +50,7 @@ void build_sync(Job& job, comm::World& world, const Start& start) {
   const Settings& s = job.config.settings;
   const bool announced =
       sync::needs_of(s.sync.kind).announces_writes && (rules.size() == 1 || sync::needs_of(s.island.kind).announces_writes);
+  job.engine.sync_writes_frozen = parallel::islands_step_separately(plan) && !sync::needs_of(s.island.kind).leaves_out_frozen;
   job.engine.sync = sync::make_chain(std::move(rules), announced ? nullptr : job.engine.trained.barrier);
 }
 

@@ -80,8 +80,9 @@ class GradientStep final : public Step {
     const bool updated = found.norm.defined();
     if (!facts.skipped && several_.before_update) several_.before_update(engine, input, list_);
     if (!facts.skipped && !updated) update(engine, facts_of(input), clip.factor);
+    if (!facts.skipped && engine.after_update) engine.after_update();
     engine.sync->after_step(facts).wait();
-    if (!updated) engine.store->updated();
+    if (!updated) engine.store->updated_by_step();
     model::commit_batch_norms(engine.buffers, facts.skipped, [&](const at::Tensor& sums) {
       engine.step_group->all_reduce(sums, comm::Reduce::sum, {comm::Purpose::state, "running statistics"}).wait();
     });

@@ -80,6 +80,7 @@ struct Slice {
 struct Needs {
   bool input = true;
   bool weights = true;
+  bool as_training = false;  // no gradients, but the values of a pass with gradients: with dropout, in its precision
 };
 
 // Everything ambient of one call of a block. Blocks have no state and name no rank: weights, buffers, collectives by mesh axis, random
@@ -102,8 +103,10 @@ struct Call {
   const Subnet* subnet = nullptr;   // supernets: the part of the model that this call computes; null: all of it
   comm::Group* progress = nullptr;  // driven between kernels, so that messages move while blocks compute; null: tp's
 
-  // The fp8 linear layers of this call; null: none. Passes without weight gradients compute in full precision.
-  const Fp8LinearLayers* fp8() const { return needs.weights ? options.fp8 : nullptr; }
+  // Whether values are those of training: dropout draws, adapters choose modules.
+  bool trains() const { return needs.weights || needs.as_training; }
+  // The fp8 linear layers of this call; null: none. Other passes than those of training compute in full precision.
+  const Fp8LinearLayers* fp8() const { return trains() ? options.fp8 : nullptr; }
 };
 
 }  // namespace cairn::model

@@ -28,9 +28,8 @@ namespace {
 constexpr int64_t kLayersBuilt = 64;  // building so many is cheap
 constexpr int64_t kConfigBytesMax = 4 << 20, kCarriedBytesMax = 64 << 20;
 constexpr const char* kTexts[] = {
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",     "vocab.json",
-    "merges.txt",     "tokenizer.model",       "chat_template.jinja",     "generation_config.json",
-    "retrieval.json"};
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",      "vocab.json",
+    "merges.txt",     "tokenizer.model",       "chat_template.jinja",     "generation_config.json", "retrieval.json"};
 
 [[noreturn]] void fail_absent(const std::string& folder) {
   base::fail_input("{}: {}; give a Hugging Face directory, a run directory or a snapshot", folder,
@@ -86,14 +85,17 @@ std::string carried_text(const fs::path& path) {
 
 void Pretrained::load_into(const mesh::NamedTensors& parameters) const {
   weights.load_into(parameters, aliases_of(shape, parameters));
-  if (adapter) merge_adapter(parameters, *adapter, shape);
+  const bool adapter_last = sparse && !sparse->options.keep_zeros;
+  if (adapter && !adapter_last) merge_adapter(parameters, *adapter, shape);
+  if (sparse) merge_sparse(parameters, *sparse, masks, shape);
+  if (adapter && adapter_last) merge_adapter(parameters, *adapter, shape);
 }
 
 void Pretrained::visit(const std::vector<model::Parameter>& parameters, const std::function<void(size_t, const at::Tensor&)>& take) const {
   mesh::NamedTensors wanted;
-  const auto options = at::TensorOptions().dtype(at::kFloat).device(adapter ? at::kCPU : at::kMeta);
+  const auto options = at::TensorOptions().dtype(at::kFloat).device(adapter || sparse ? at::kCPU : at::kMeta);
   for (const model::Parameter& one : parameters) wanted.push_back({one.name, at::empty(one.shape, options)});
-  if (!adapter) return weights.visit(wanted, take, aliases_of(shape, wanted));
+  if (!adapter && !sparse) return weights.visit(wanted, take, aliases_of(shape, wanted));
   load_into(wanted);
   for (size_t i = 0; i < wanted.size(); ++i) take(i, std::exchange(wanted[i].tensor, {}));
 }
@@ -136,6 +138,8 @@ Pretrained open_pretrained(const std::string& folder, base::Log& log, double sha
   check_memory(opened, share);
   if (const fs::path training = fs::path(opened.path) / "training"; base::path_exists(training / "adapter.safetensors"))
     opened.adapter = read_snapshot_adapter(training);
+  opened.masks = read_masks(opened.path, opened.shape);
+  opened.sparse = read_sparse(opened.path);
   for (const char* name : kTexts)
     if (const fs::path path = fs::path(opened.path) / name; base::path_exists(path)) opened.texts[name] = carried_text(path);
   return opened;
@@ -150,8 +154,8 @@ ModelOutline read_outline(const std::string& folder) {
       if (!base::path_exists(place / "config.json")) place = step.path;
   if (!base::path_exists(place / "config.json")) fail_no_config(folder);
   for (const char* name : {"tokenizer.json", "tokenizer.model", "vocab.json"})
-    if (base::path_exists(place / name)) return {shape_in(place), (place / name).string()};
-  return {shape_in(place), ""};
+    if (base::path_exists(place / name)) return {shape_in(place), (place / name).string(), masked_weights(place)};
+  return {shape_in(place), "", masked_weights(place)};
 }
 
 }  // namespace cairn::snapshot

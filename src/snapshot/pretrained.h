@@ -10,6 +10,7 @@
 #include "model/decoder/shape.h"
 #include "model/parameter.h"
 #include "snapshot/adapter.h"
+#include "snapshot/masks.h"
 #include "snapshot/weight_files.h"
 
 namespace cairn::base {
@@ -27,8 +28,10 @@ struct Pretrained {
   WeightFiles weights;
   std::map<std::string, std::string> texts;  // without config.json
   std::optional<Adapter> adapter;            // of a snapshot of a run that trained one
+  mesh::NamedTensors masks;                  // of a pruned model: a bit tensor for each pruned weight (masks.h)
+  std::optional<SparseState> sparse;         // of a snapshot of a run that trained a pruned model
 
-  // Copies the weights into the parameters of a model of this shape; an adapter is merged into them.
+  // Copies the weights into the parameters of a model of this shape; an adapter and forms of pruned weights are merged into them.
   void load_into(const mesh::NamedTensors& parameters) const;
   // Calls `take` for each parameter of a model of this shape in order, with its index and a view of the whole tensor, from which a rank
   // copies its shard. Only what is copied is read from the files; with an adapter, this process holds the whole model for a while.
@@ -46,6 +49,7 @@ void check_tensors(const model::DecoderShape& shape, const WeightFiles& weights)
 struct ModelOutline {
   model::DecoderShape shape;
   std::string tokenizer_file;
+  std::vector<std::string> masked_weights = {};  // by name, of a pruned model
 };
 ModelOutline read_outline(const std::string& folder);
 

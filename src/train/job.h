@@ -101,6 +101,7 @@ struct Job {
   std::unique_ptr<Step> step;
   PassageScores passage_scores;                // of Start
   std::optional<uint64_t> reference;           // checksum of the reference model, for methods that have one
+  std::optional<uint64_t> masks;               // checksum of the masks of model.from, where the run trains a pruned model
   std::map<std::string, std::string> carried;  // files that came with model.from and go into every snapshot
   std::unique_ptr<parallel::FullTensorGather> assembly;
   std::unique_ptr<parallel::StateMap> state_map;     // over the step group

@@ -8,7 +8,10 @@
 #include "comm/world.h"
 #include "kernels/aten.h"
 #include "model/decoder/stream_options.h"
+#include "model/decoder/weight_form.h"
 #include "model/families/config.h"
+#include "model/formed_weights.h"
+#include "model/saved_buffers.h"
 #include "snapshot/adapter.h"
 #include "snapshot/stream_adapter.h"
 #include "train/build.h"
@@ -37,15 +40,26 @@ void load_adapter(const mesh::NamedTensors& into, const snapshot::Adapter& adapt
                      adapter.tensors.size(), into.size());
 }
 
+void start_masks(Job& job, const snapshot::Pretrained& pretrained) {
+  snapshot::load_masks(model::mask_buffers(job.engine.buffers), pretrained.masks);
+}
+
 bool same_folder(const std::filesystem::path& a, const std::filesystem::path& b) {
   return (a / "").lexically_normal() == (b / "").lexically_normal();
 }
 
 }  // namespace
 
-bool is_adapter(const Job& job, const StateTensor& tensor) {
+ParameterSection section_of(const Job& job, const StateTensor& tensor) {
+  const auto index = static_cast<int32_t>(tensor.parameter);
+  for (const model::WeightForm* form : model::weight_forms(*job.engine.model)) {
+    const std::vector<mesh::ParamId> ids = form->parameters();
+    for (size_t i = form->stores_dense() ? 1 : 0; i < ids.size(); ++i)
+      if (index >= ids[i].first && index < ids[i].first + ids[i].count) return ParameterSection::forms;
+  }
   const model::Parameter& parameter = job.engine.model->parameters()[tensor.parameter];
-  return parameter.role == model::Parameter::Role::adapter && !model::is_stream_parameter(parameter.name);
+  const bool adapter = parameter.role == model::Parameter::Role::adapter && !model::is_stream_parameter(parameter.name);
+  return adapter ? ParameterSection::adapter : ParameterSection::model;
 }
 
 std::optional<snapshot::Pretrained> open_model_from(Job& job, base::Log& log) {
@@ -63,6 +77,10 @@ std::optional<snapshot::Pretrained> open_model_from(Job& job, base::Log& log) {
   }
   if (const model::AdapterOptions& adapter = job.config.settings.adapter; adapter.rank > 0)
     job.carried["training/adapter_config.json"] = snapshot::format_adapter_config(adapter.shape(), opened.shape, from);
+  if (const model::SparseOptions& sparse = job.config.settings.model.sparse; sparse.any()) {
+    job.masks = snapshot::masks_checksum(opened.masks);
+    job.carried[snapshot::kSparseFile] = snapshot::format_sparse(sparse);
+  }
   return opened;
 }
 
@@ -74,12 +92,14 @@ void start_from(Job& job, const snapshot::Pretrained& pretrained, comm::World& w
   mesh::NamedTensors whole, own, adapters;
   for (const StateTensor& one : parameter_state(job)) {
     whole.push_back({one.name, direct ? one.mine : at::empty(one.shape, at::kFloat)});
-    const bool adapter = is_adapter(job, one), fresh = adapter || is_new(one.name);
+    const ParameterSection section = section_of(job, one);
+    const bool adapter = section == ParameterSection::adapter, fresh = section != ParameterSection::model || is_new(one.name);
     if (!direct && fresh) start_values(job, one.parameter, whole.back().tensor);
     if (adapter) adapters.push_back(whole.back());
     if (!fresh) own.push_back(whole.back());
   }
   pretrained.load_into(own);
+  start_masks(job, pretrained);
   if (const std::string& from = job.config.settings.model.parscale.from; !from.empty()) {
     mesh::NamedTensors streams;
     for (const mesh::NamedTensor& one : whole)

@@ -15,8 +15,14 @@ namespace cairn::train {
 struct Job;
 struct StateTensor;
 
-// Whether a tensor is a parameter of an adapter, which snapshots keep beside the base model.
-bool is_adapter(const Job& job, const StateTensor& tensor);
+// Where snapshots keep a parameter.
+enum class ParameterSection {
+  model,    // model.safetensors
+  adapter,  // beside it: of an adapter
+  forms     // beside it: of the form of a weight (model/decoder/weight_form.h), which no ordinary model has
+};
+ParameterSection section_of(const Job& job, const StateTensor& tensor);
+inline constexpr const char* kParameterSections[] = {"model", "adapter", "forms"};
 
 // Opens the directory that model.from names; empty if the key is not set. The text files beside the weights go into the job's snapshots.
 std::optional<snapshot::Pretrained> open_model_from(Job& job, base::Log& log);

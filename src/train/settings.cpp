@@ -99,6 +99,7 @@ Settings read_settings(base::Recipe& recipe) {
   s.model = recipe.read(model::model_schema());
   s.model.attention = recipe.read(model::pattern_schema());
   s.model.parscale = recipe.read(model::stream_schema());
+  s.model.sparse = recipe.read(model::sparse_schema());
   data::DataOptions data;
   if (!s.model.from.empty()) {
     const snapshot::ModelOutline outline = snapshot::read_outline(s.model.from);
@@ -126,8 +127,13 @@ Settings read_settings(base::Recipe& recipe) {
           "another function: set model.convert = true to continue training with this wiring, or leave the keys out",
           s.model.residual, s.model.ladder_layers, s.model.from, theirs.residual, theirs.ladder_layers);
     refuse_conflicts(s.model, theirs);
+    s.model.sparse.weights = outline.masked_weights;
     if (!recipe.has("data.tokenizer")) data.tokenizer_file = outline.tokenizer_file;
   }
+  if (s.model.sparse != model::SparseOptions{} && s.model.sparse.weights.empty())
+    base::fail_input("model.sparse.form = {}: {}. Prune it first (cairn prune), or leave model.sparse out.",
+                     base::enum_name(model::kSparseFormNames, s.model.sparse.form),
+                     s.model.from.empty() ? "a new model has no masks" : s.model.from + " has no masks");
   s.adapter = read_adapter_options(recipe);
   if (s.adapter.rank > 0 && s.model.from.empty())
     base::fail_input("model.adapter.rank = {}: adapters need a pretrained model: set model.from", s.adapter.rank);
@@ -175,6 +181,7 @@ std::vector<base::Section> recipe_sections() {
   std::vector<base::Section> sections{model::model_schema().section(),
                                       model::pattern_schema().section(),
                                       model::stream_schema().section(),
+                                      model::sparse_schema().section(),
                                       model::adapter_schema().section(),
                                       model::lora_schema().section(),
                                       data::data_schema().section(),
@@ -196,7 +203,7 @@ std::vector<base::Section> recipe_sections() {
                                       memory_snapshot_schema().section(),
                                       eval_schema().section(),
                                       log_schema().section()};
-  constexpr std::ptrdiff_t kAfterTrain = 6;
+  constexpr std::ptrdiff_t kAfterTrain = 7;
   std::vector<base::Section> steps;
   for (const StepOptions& options : step_options()) steps.push_back(options.section());
   sections.insert(sections.begin() + kAfterTrain, steps.begin(), steps.end());

@@ -30,6 +30,7 @@ std::string to_json(const RunState& state) {
   if (state.seed) json["seed"] = *state.seed;
   if (state.subset) json["subset"] = fmt::format("{:016x}", *state.subset);
   if (state.reference) json["reference"] = fmt::format("{:016x}", *state.reference);
+  if (state.masks) json["masks"] = fmt::format("{:016x}", *state.masks);
   json["updates_skipped"] = state.updates_skipped;
   json["rollbacks"] = state.rollbacks;
   json["batches_passed"] = state.batches_passed;
@@ -52,7 +53,8 @@ RunState parse_run_state(const std::string& json, const std::string& file) {
   for (const char* key : {"step", "tokens"}) refuse_if(!is_count(found[key]), key);
   if (found.contains("seconds")) refuse_if(!found["seconds"].is_number() || !(found["seconds"].get<double>() >= 0), "seconds");
   if (found.contains("seed")) refuse_if(!found["seed"].is_number_integer(), "seed");
-  if (found.contains("subset")) refuse_if(!is_hash(found["subset"]), "subset");
+  for (const char* key : {"subset", "masks"})
+    if (found.contains(key)) refuse_if(!is_hash(found[key]), key);
   RunState state;
   state.step = found["step"].get<int64_t>();
   state.tokens = found["tokens"].get<int64_t>();
@@ -60,6 +62,7 @@ RunState parse_run_state(const std::string& json, const std::string& file) {
   if (found.contains("seed")) state.seed = found["seed"].get<int64_t>();
   if (found.contains("subset")) state.subset = std::stoull(found["subset"].get<std::string>(), nullptr, 16);
   if (found.contains("reference")) state.reference = std::stoull(found["reference"].get<std::string>(), nullptr, 16);
+  if (found.contains("masks")) state.masks = std::stoull(found["masks"].get<std::string>(), nullptr, 16);
   for (const auto& [key, into] : {std::pair("updates_skipped", &state.updates_skipped), std::pair("rollbacks", &state.rollbacks),
                                   std::pair("batches_passed", &state.batches_passed)}) {
     if (!found.contains(key)) continue;

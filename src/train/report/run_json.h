@@ -15,6 +15,7 @@ struct RunState {
   std::optional<int64_t> seed = {};        // empty: not in the file
   std::optional<uint64_t> subset = {};     // hash of the samples that it is trained on
   std::optional<uint64_t> reference = {};  // checksum of the reference model
+  std::optional<uint64_t> masks = {};      // checksum of the masks of a pruned model
   int64_t updates_skipped = 0;             // steps without an update
   int64_t rollbacks = 0;
   int64_t batches_passed = 0;  // batches that rollbacks left out

@@ -104,7 +104,7 @@ class SearchedRun {
     if (!found) return mine;
     mine.step = found->step();
     mine.state = static_cast<int64_t>(base::checksum(found->text(kState)));
-    mine.model = static_cast<int64_t>(found->checksum("model") * 31 + found->checksum("adapter"));
+    mine.model = static_cast<int64_t>((found->checksum("model") * 31 + found->checksum("adapter")) * 31 + found->checksum("forms"));
     if (islands_) mine.finished = parse_run_state(found->text(kState), found->path() + "/" + kState).round_unfinished ? 0 : 1;
     return mine;
   }

@@ -20,7 +20,7 @@ constexpr int64_t kPage = 4096;
 constexpr uint64_t kMagic = 0x31626f6c626e7263;  // "crnblob1"
 constexpr int64_t kRoom = 256 << 10;             // for texts that grow
 constexpr int64_t kTextPerPiece = 512;           // its entry in the header, in the vote, and its cells
-constexpr const char* kDealt[] = {"model", "adapter", "optimizer", "live", "sync_elements"};
+constexpr const char* kDealt[] = {"model", "adapter", "forms", "optimizer", "live", "sync_elements"};
 
 struct Head {
   uint64_t magic = kMagic;

@@ -1,6 +1,7 @@
 // Collecting and restoring snapshots.
 #include "train/state/restore.h"
 
+#include <algorithm>
 #include <chrono>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "base/version.h"
 #include "comm/group.h"
 #include "model/classifier/batch_norm.h"
+#include "model/saved_buffers.h"
 #include "snapshot/snapshot.h"
 #include "train/build.h"
 #include "train/build/batches.h"
@@ -40,8 +42,9 @@ struct SavedSection {
 };
 
 std::vector<SavedSection> saved_sections(Job& job) {
-  std::vector<SavedSection> sections{{"model", true, {}}, {"adapter", true, {}}};
-  for (StateTensor& one : model_state(job)) sections[is_adapter(job, one) ? 1 : 0].tensors.push_back(std::move(one));
+  std::vector<SavedSection> sections;
+  for (const char* name : kParameterSections) sections.push_back({name, true, {}});
+  for (StateTensor& one : model_state(job)) sections[static_cast<size_t>(section_of(job, one))].tensors.push_back(std::move(one));
   sections.push_back({"optimizer", false, optimizer_state(job)});
   sections.push_back({"live", false, live_state(job)});
   sections.push_back({"sync_elements", false, sync_state(job, job.progress.steps_done)});
@@ -64,6 +67,7 @@ snapshot::Contents rest_of(Job& job) {
   add("sync", job.engine.sync->state());
   add("sampler", job.sampler->state());
   add("buffers", model::running_buffers(job.engine.buffers));
+  add("masks", model::mask_buffers(job.engine.buffers));
   add("bad_steps", job.bad_steps->state());
   if (std::string config = job.engine.model->config_json(); !config.empty()) contents.texts["config.json"] = std::move(config);
   if (job.data.tokenizer && !job.carried.contains("tokenizer.json")) contents.texts["tokenizer.json"] = job.data.tokenizer->json();
@@ -75,6 +79,7 @@ snapshot::Contents rest_of(Job& job) {
                                                            .seed = job.config.settings.train.seed,
                                                            .subset = job.subset.hash(),
                                                            .reference = job.reference,
+                                                           .masks = job.masks,
                                                            .updates_skipped = job.progress.updates_skipped,
                                                            .rollbacks = job.progress.rollbacks,
                                                            .batches_passed = job.progress.batches_passed,
@@ -145,7 +150,7 @@ namespace {
 std::string load_sections(Job& job, const snapshot::OpenSnapshot& found, std::vector<SectionToLoad> sections, LoadedTogether& books) {
   std::erase_if(sections, [](const SectionToLoad& one) { return one.into.empty(); });
   const auto model = found.manifest().files.find(snapshot::file_of_section("model"));
-  const bool in_memory = found.pieces().contains("model") || found.pieces().contains("adapter");
+  const bool in_memory = std::ranges::any_of(kParameterSections, [&](const char* section) { return found.pieces().contains(section); });
   if (in_memory || (model != found.manifest().files.end() && !model->second.cells.empty())) {
     LoadedTogether loaded = load_together(job, found, sections);
     books.bytes += loaded.bytes;
@@ -230,13 +235,21 @@ std::string restore(Job& job, base::Log& log, const snapshot::OpenSnapshot& foun
         "{}: its reference model is not the one that this recipe starts from: {} must have the weights that the run began with, and "
         "data.kind, model.adapter and model.train must be unchanged",
         run_dir, job.config.settings.model.from.empty() ? "the model" : job.config.settings.model.from);
-  std::vector<SectionToLoad> sections{{"model", {}}, {"adapter", {}}, {"optimizer", optimizer_state(job)}};
-  for (StateTensor& one : model_state(job)) sections[is_adapter(job, one) ? 1 : 0].into.push_back(std::move(one));
+  if (job.masks != state.masks)
+    base::fail_input(
+        "{}: its masks are not those of model.from = {}: pruned weights would differ. Resume with the model that the run began with, and "
+        "with model.sparse unchanged.",
+        run_dir, job.config.settings.model.from);
+  std::vector<SectionToLoad> sections;
+  for (const char* name : kParameterSections) sections.push_back({name, {}});
+  for (StateTensor& one : model_state(job)) sections[static_cast<size_t>(section_of(job, one))].into.push_back(std::move(one));
+  sections.push_back({"optimizer", optimizer_state(job)});
   check_nothing_left(sections, found, job);
   LoadedTogether books;
   const std::chrono::nanoseconds began = job.instruments.wall->now();
   if (std::string damage = load_sections(job, found, std::move(sections), books); !damage.empty()) return damage;
   if (const mesh::NamedTensors running = model::running_buffers(job.engine.buffers); !running.empty()) found.load_into("buffers", running);
+  if (const mesh::NamedTensors masks = model::mask_buffers(job.engine.buffers); !masks.empty()) found.load_into("masks", masks);
   if (std::string damage = restore_sync(job, log, found, books); !damage.empty()) return damage;
   restore_step(job, log, found);
   if (const std::string name = first_not_finite(job.engine.trained.values); !name.empty())

@@ -107,6 +107,10 @@ void ActiveOptimizer::replace_set(ActiveSet set) {
   CAIRN_CHECK(set.members().size() == set_.members().size(), "an active set of {} parameters in place of one of {}", set.members().size(),
               set_.members().size());
   set_ = std::move(set);
+  changed_by_surgery();
+}
+
+void ActiveOptimizer::changed_by_surgery() {
   for (Piece& one : pieces_) one.version = -1;
 }
 

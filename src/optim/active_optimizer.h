@@ -31,6 +31,8 @@ class ActiveOptimizer final : public Optimizer {
   void activate(std::string_view name, std::vector<mesh::Box> boxes, int64_t updates);
   void set_learning_rate_factor(std::string_view name, double factor) { set_.set_learning_rate_factor(name, factor); }
   void restart(std::string_view name, int64_t updates);
+  // Elements have moved, and their counts with them.
+  void changed_by_surgery();
   // The set of a snapshot, or one that was kept.
   void replace_set(ActiveSet set);
 

@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "base/check.h"
-#include "sync/needs.h"
+#include "mesh/write_barrier.h"
 #include "train/job.h"
 
 namespace cairn::train {
@@ -27,6 +26,7 @@ void change_active(Engine& engine, const std::function<void(optim::ActiveOptimiz
     for (const optim::ActiveSet::Member& one : engine.active->set().members()) result.push_back(!one.active);
     return result;
   };
+  mesh::before_writing_all(engine.trained.barrier);
   const std::vector<bool> before = frozen();
   change(*engine.active);
   if (frozen() != before) apply_active(engine);

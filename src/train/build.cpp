@@ -57,6 +57,7 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   build_step_plans(*job, world);
   if (!resumed || needs.reference) start_weights(*job, pretrained, world);  // a reference model is made from the initial weights
   build_step(*job, world, trained, [&job = *job, &world, opened] { start_weights(job, *opened, world); });
+  job->between_steps = make_between_steps(*job, world);
   restore_newest(*job, world, start, std::move(resumed), [&] { start_weights(*job, pretrained, world); });
   describe_rank(*job, world);
   begin(*job, start);

@@ -23,6 +23,7 @@
 #include "parallel/state/full_tensor_gather.h"
 #include "parallel/state/state_map.h"
 #include "train/bad_steps.h"
+#include "train/between_steps.h"
 #include "train/engine.h"
 #include "train/islands/remote_islands.h"
 #include "train/report/kernel_report.h"
@@ -99,6 +100,7 @@ struct Job {
   SnapshotBarrier barrier;  // before the engine, which borrows it
   Engine engine;
   std::unique_ptr<Step> step;
+  std::vector<std::unique_ptr<BetweenSteps>> between_steps;  // borrow the job
   PassageScores passage_scores;                // of Start
   std::optional<uint64_t> reference;           // checksum of the reference model, for methods that have one
   std::optional<uint64_t> masks;               // checksum of the masks of model.from, where the run trains a pruned model

@@ -37,6 +37,8 @@ sync::StepMetrics metrics_of(Job& job, const sync::StepMetrics& more, SnapshotWr
   for (auto& one : snapshots.take_metrics()) metrics.push_back(std::move(one));
   metrics.insert(metrics.end(), more.begin(), more.end());
   for (auto& one : job.step->metrics()) metrics.push_back(std::move(one));
+  for (const auto& part : job.between_steps)
+    for (auto& one : part->metrics()) metrics.push_back(std::move(one));
   return metrics;
 }
 
@@ -207,6 +209,8 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
     if (save_now || evaluates) recorder.after_pause();
   }
   if (world.rank() == 0) log_lines(world, shape_times.table());
+  for (const auto& one : job->between_steps)
+    if (world.rank() == 0) log_lines(world, one->summary());
   if (flight) flight->set_activity(comm::Activity::saving);
   snapshots.finish();
   recorder.finish(stopped);

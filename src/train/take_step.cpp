@@ -84,6 +84,7 @@ sync::StepMetrics metrics_of(const PlannedBatch& planned) {
 
 TakenStep take_step(Job& job) {
   const int64_t step = job.progress.steps_done + 1;
+  for (const auto& one : job.between_steps) one->before_step(step);
   const data::BatchIndex index = batch_index(job, step);
   if (index.batch() >= job.sampler->known()) start_loader(job);  // the sampler decides the next epoch
   const data::BatchCounts counts = job.batches->counts(index);
@@ -128,6 +129,7 @@ TakenStep take_step(Job& job) {
 
 void skip_step(Job& job) {
   const int64_t step = job.progress.steps_done + 1;
+  for (const auto& one : job.between_steps) one->before_step(step);
   job.ahead.planned ? (void)job.ahead.planned->next() : (void)job.ahead.loader->next();
   job.engine.sync->after_step({.step = step, .skipped = true}).wait();
   job.progress.updates_skipped += 1;

@@ -17,6 +17,7 @@
 #include "comm/group.h"
 #include "kernels/aten.h"
 #include "model/trainable.h"
+#include "optim/active_optimizer.h"
 #include "snapshot/snapshot.h"
 #include "train/build.h"
 #include "train/parameter_piece.h"
@@ -36,7 +37,15 @@ mesh::NamedTensors state_over_whole(const Job& job, int64_t more = 0) {
     const at::Tensor nowhere = at::empty(shape, at::TensorOptions().dtype(at::kFloat).device(at::kMeta));
     pieces.push_back(make_piece(parameter, nowhere, nowhere));
   }
-  return optim::make_optimizer(job.config.settings.optim, std::move(pieces))->state();
+  std::vector<std::pair<std::string, std::vector<int64_t>>> tracked;
+  for (const optim::ParameterPiece& one : pieces) {
+    const optim::ActiveSet& set = job.engine.active->set();
+    if (set.members()[set.index(one.name)].by_element) tracked.emplace_back("missed." + one.name, one.parameter.sizes().vec());
+  }
+  mesh::NamedTensors state = optim::make_optimizer(job.config.settings.optim, std::move(pieces))->state();
+  for (const auto& [name, shape] : tracked)  // of the active optimizer
+    state.push_back({name, at::empty(shape, at::TensorOptions().dtype(at::kInt).device(at::kMeta))});
+  return state;
 }
 
 // By name: whether a state tensor has a number for each element of its parameter. Sizes of 1 would hide it: the row means of a matrix with

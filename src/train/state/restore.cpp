@@ -13,7 +13,9 @@
 #include "comm/group.h"
 #include "model/classifier/batch_norm.h"
 #include "model/saved_buffers.h"
+#include "optim/active_optimizer.h"
 #include "snapshot/snapshot.h"
+#include "train/active_parts.h"
 #include "train/build.h"
 #include "train/build/batches.h"
 #include "train/model_from.h"
@@ -69,6 +71,11 @@ snapshot::Contents rest_of(Job& job) {
   add("buffers", model::running_buffers(job.engine.buffers));
   add("masks", model::mask_buffers(job.engine.buffers));
   add("bad_steps", job.bad_steps->state());
+  add("active", job.engine.active->set().state());
+  mesh::NamedTensors between_steps;
+  for (const auto& one : job.between_steps)
+    for (mesh::NamedTensor& tensor : one->state()) between_steps.push_back(std::move(tensor));
+  add("between_steps", std::move(between_steps));
   if (std::string config = job.engine.model->config_json(); !config.empty()) contents.texts["config.json"] = std::move(config);
   if (job.data.tokenizer && !job.carried.contains("tokenizer.json")) contents.texts["tokenizer.json"] = job.data.tokenizer->json();
   contents.texts["training/recipe.toml"] = job.config.recipe_toml;
@@ -205,6 +212,25 @@ void restore_step(Job& job, base::Log& log, const snapshot::OpenSnapshot& found)
   if (!mine.empty()) found.load_into(step_section(static_cast<size_t>(job.engine.step_group->rank())), mine);
 }
 
+// What was frozen, and how many updates each parameter has taken. A snapshot without it is of a run in which everything moved.
+void restore_active(Job& job, const snapshot::OpenSnapshot& found) {
+  optim::ActiveSet set = job.engine.active->set();
+  if (found.has_section("active")) {
+    mesh::NamedTensors saved;
+    for (const snapshot::TensorEntry& one : found.entries("active")) saved.push_back({one.name, found.tensor("active", one.name)});
+    set.restore(saved);
+  }
+  job.engine.active->replace_set(std::move(set));
+  apply_active(job.engine);
+}
+
+void restore_between_steps(Job& job, const snapshot::OpenSnapshot& found) {
+  mesh::NamedTensors state;
+  for (const auto& one : job.between_steps)
+    for (mesh::NamedTensor& tensor : one->state()) state.push_back(std::move(tensor));
+  if (!state.empty() && found.has_section("between_steps")) found.load_into("between_steps", state);
+}
+
 // Another sampler would draw samples in an order that has nothing to do with the run's.
 void restore_sampler(Job& job, const snapshot::OpenSnapshot& found) {
   const mesh::NamedTensors state = job.sampler->state();
@@ -252,6 +278,8 @@ std::string restore(Job& job, base::Log& log, const snapshot::OpenSnapshot& foun
   if (const mesh::NamedTensors masks = model::mask_buffers(job.engine.buffers); !masks.empty()) found.load_into("masks", masks);
   if (std::string damage = restore_sync(job, log, found, books); !damage.empty()) return damage;
   restore_step(job, log, found);
+  restore_active(job, found);
+  restore_between_steps(job, found);
   if (const std::string name = first_not_finite(job.engine.trained.values); !name.empty())
     base::fail_corrupt(found.path(),
                        fmt::format("{} has values that are not finite: the run had diverged when it saved this snapshot. Delete "

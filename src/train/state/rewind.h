@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "base/memory_tags.h"
+#include "optim/active_set.h"
 
 namespace cairn::train {
 
@@ -22,6 +23,7 @@ class Rewind {
  private:
   std::vector<at::Tensor> tensors_;
   std::vector<base::BookedMemory> booked_;
+  optim::ActiveSet active_;
   int64_t steps_done_ = 0, tokens_done_ = 0, updates_skipped_ = 0;
 };
 

@@ -1,0 +1,24 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include "optim/surgery.h"
+
+namespace cairn::train {
+
+struct Job;
+
+// Operates on the parameters of a run between two steps: their values, moments, counts of updates, and what sync rules keep for their
+// elements. However they are sharded, the ranks that hold parts of a tensor put it together, each computes the result, and keeps its own
+// part; nothing is sent where each has all of it. Collective: the same call on all ranks of a step group, and on all islands after the
+// same step.
+//
+// Where trained tensors are rearranged with others that are not, islands that step separately go on from the parameters that they have in
+// common (Sync::global_parameters), so that all of them freeze the same values.
+//
+// Refuses optimizers whose state is not by element, and sync rules whose messages may be under way (SyncNeeds::may_rearrange).
+void operate(Job& job, const optim::Surgery& surgery);
+
+// A whole parameter, in fp32 on every rank of the step group. Collective.
+at::Tensor whole_parameter(Job& job, size_t parameter);
+
+}  // namespace cairn::train

@@ -33,6 +33,9 @@ class Model {
   virtual Buffers make_buffers(const at::TensorOptions& options) const = 0;
   // Whether decoding may run several sequences at the same position in one call, each with its row of the KV cache.
   virtual bool supports_batched_decoding() const { return true; }
+  // The positions of its residual stream for each sample, where samples are no sequences of tokens (patches of pictures); 0: as the batch
+  // says.
+  virtual int64_t positions() const { return 0; }
   // The config.json of a Hugging Face directory; empty where the model has none.
   virtual std::string config_json() const { return {}; }
   virtual ~Model() = default;

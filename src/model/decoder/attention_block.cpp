@@ -58,12 +58,13 @@ AttentionBlock::AttentionBlock(const DecoderShape& shape, BlockIo io, AttentionP
                               .saved_elements_per_token = q + static_cast<double>(shape.heads),
                               .reads = mixes,
                               .heads = shape.heads,
-                              .key_heads = shape.kv_heads});
+                              .key_heads = shape.kv_heads,
+                              .causal = parts_.causal});
   BlockOp out{.name = "out", .axes = {"embed"}, .flops_per_token = 2 * q * embed};
   parts_.out.describe(out);
   card_.operations.push_back(std::move(out));
   branch_.describe(card_);
-  card_.sliceable = !parts_.pattern && !parts_.prefix;
+  card_.sliceable = parts_.causal && !parts_.pattern && !parts_.prefix;
   if (parts_.rotary) card_.buffers = {"rope.cos", "rope.sin"};
 }
 
@@ -244,8 +245,9 @@ void AttentionBlock::plain(Values& values, const Call& call) const {
     heads.k = plain_rope(heads.k, table.cos, table.sin);
   }
   const std::optional<Prefixes> before = has_prefixes(call) ? std::optional(prefixes(call)) : std::nullopt;
-  const at::Tensor mixed = plain_attention(heads.q, heads.k, heads.v, shape_.window, places.documents,
-                                           parts_.pattern ? &*parts_.pattern : nullptr, before ? &*before : nullptr);
+  const at::Tensor mixed = parts_.causal ? plain_attention(heads.q, heads.k, heads.v, shape_.window, places.documents,
+                                                           parts_.pattern ? &*parts_.pattern : nullptr, before ? &*before : nullptr)
+                                         : plain_full_attention(heads.q, heads.k, heads.v);
   branch_.plain_out(values, parts_.out.plain(mixed.flatten(2), call));
 }
 
@@ -281,7 +283,7 @@ at::Tensor AttentionBlock::queries_and_keys(const at::Tensor& qkv, const HeadCou
 
 kernels::AttentionOptions AttentionBlock::options(const Call& call, int64_t length, const at::Tensor& documents,
                                                   const at::Tensor& key_documents, const PositionFields* places) const {
-  kernels::AttentionOptions o{.query_offset = call.slice.begin, .key_offset = call.cache ? 0 : call.slice.begin};
+  kernels::AttentionOptions o{.causal = parts_.causal, .query_offset = call.slice.begin, .key_offset = call.cache ? 0 : call.slice.begin};
   if (parts_.pattern) o.pattern = &*parts_.pattern, o.first_kv_head = first_kv_head(call);
   if (shape_.window > 0 && call.slice.begin + length > shape_.window) o.window = shape_.window;
   if (documents.defined()) o.query_documents = &documents, o.key_documents = &key_documents;

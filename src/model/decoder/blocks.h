@@ -18,6 +18,7 @@ struct AttentionParts {
   Linear qkv = {}, out = {};
   std::optional<Norm> q_norm = {}, k_norm = {};  // of each head, before rotation
   bool rotary = true;
+  bool causal = true;  // a query sees only keys before it
   std::optional<kernels::BlockPattern> pattern = {};
   // Keys and values in front of the tokens, one set per stream: [streams, kv_heads, tokens, head_dim] each (prefix_attention.h).
   struct PrefixWeights {
@@ -31,7 +32,8 @@ std::unique_ptr<Block> make_attention_block(const DecoderShape& shape, BlockIo i
 struct MlpParts {
   std::optional<Norm> norm = {};
   Linear up = {}, down = {};
-  bool gated = true;  // SwiGLU: `up` gives gate and up, silu(gate) * up. false: gelu(up), in its tanh form
+  bool gated = true;        // SwiGLU: `up` gives gate and up, silu(gate) * up. false: gelu(up)
+  bool exact_gelu = false;  // gelu by the error function; false: in its tanh form
 };
 // x + down(activation(up(norm(x)))).
 std::unique_ptr<Block> make_mlp_block(const DecoderShape& shape, BlockIo io, MlpParts parts);

@@ -20,6 +20,7 @@
 #include "model/families/families.h"
 #include "model/families/rope_angles.h"
 #include "model/formed_weights.h"
+#include "model/vision/patch_blocks.h"
 
 namespace cairn::model {
 namespace {
@@ -40,6 +41,10 @@ class Decoder final : public Model {
   Decoder(const DecoderShape& shape, const AdapterShape& adapter, Output output = Output::logits,
           std::shared_ptr<const ServedAdapters> served = nullptr, std::shared_ptr<const WeightFormRule> forms = nullptr)
       : shape_(completed(shape)), adapter_(adapter), served_(std::move(served)), forms_(std::move(forms)), family_(family(shape.family)) {
+    if (family_.pictures) {
+      add_picture_model();
+      return;
+    }
     const FamilyNames& names = family_.names;
     if (shape_.pattern) shape_.pattern->lists = kernels::make_block_list_cache();
     const mesh::ParamId table = Model::add({.name = names.embedding + ".weight",
@@ -90,8 +95,34 @@ class Decoder final : public Model {
   }
 
   std::string config_json() const override { return format_config(shape_); }
+  int64_t positions() const override { return family_.pictures ? shape_.pictures.positions() : 0; }
 
  private:
+  // Patches of pictures in, classes out; the layers in between are those of decoders, without a causal mask.
+  void add_picture_model() {
+    const FamilyNames& names = family_.names;
+    const PatchInput& input = shape_.pictures;
+    const std::string at = names.positions.substr(0, names.positions.rfind('.') + 1);
+    const auto add = [&](const std::string& name, std::vector<int64_t> sizes, std::vector<std::string> axes) {
+      return Model::add({.name = name, .shape = std::move(sizes), .axes = std::move(axes), .role = Parameter::Role::embedding});
+    };
+    PatchParts parts;
+    parts.token = add(at + "cls_token", {1, 1, shape_.embed}, {"one", "position", "embed"});
+    parts.positions = add(names.positions, {1, input.positions(), shape_.embed}, {"one", "position", "embed"});
+    parts.projection = add(names.embedding + ".weight", {shape_.embed, input.channels, input.patch, input.patch},
+                           {"embed", "channels", "height", "width"});
+    parts.bias = add_bias(names.embedding, shape_.embed, "embed");
+    Model::add(make_patch_embedding_block(shape_, parts));
+    add_branches();
+    ClassHeadParts head{.norm = add_norm(names.final_norm, family_.norm, shape_.embed, "embed")};
+    head.weight = Model::add({.name = names.head + ".weight",
+                              .shape = {shape_.vocab, shape_.embed},
+                              .axes = {"classes", "embed"},
+                              .role = Parameter::Role::head});
+    head.bias = add_bias(names.head, shape_.vocab, "classes");
+    Model::add(make_class_head_block(shape_, fmt::format("hidden.{}", shape_.layers), std::move(head)));
+  }
+
   struct Part {
     std::string name;
     int64_t width;
@@ -349,7 +380,7 @@ class Decoder final : public Model {
     } else {
       qkv = {{at + names.qkv[0], q, "heads"}, {at + names.qkv[1], kv, "kv_heads"}, {at + names.qkv[2], kv, "kv_heads"}};
     }
-    AttentionParts parts{.rotary = family_.rotary()};
+    AttentionParts parts{.rotary = family_.rotary(), .causal = !family_.pictures};
     if (has_pattern(shape_, layer)) parts.pattern = shape_.pattern;
     norm = add_norm(at + names.attention_norm, family_.norm, shape_.embed, "embed");
     if (!apart) parts.norm = std::exchange(norm, std::nullopt);
@@ -396,7 +427,7 @@ class Decoder final : public Model {
     const std::string at = fmt::format("{}.{}.", names.layers, layer);
     std::vector<Part> up;
     for (const std::string& name : names.up) up.push_back({at + name, shape_.mlp, "mlp"});
-    MlpParts parts{.gated = family_.gated()};
+    MlpParts parts{.gated = family_.gated(), .exact_gelu = family_.exact_gelu};
     norm = add_norm(at + names.mlp_norm, family_.norm, shape_.embed, "embed");
     if (!apart) parts.norm = std::exchange(norm, std::nullopt);
     parts.up = add_linear(up, {"", shape_.embed, "embed"}, shape_.mlp_bias);

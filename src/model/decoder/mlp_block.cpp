@@ -63,7 +63,7 @@ class MlpBlock final : public Block {
         },
         parts_.up.is_fp8(call) ? &normed : nullptr);
     progress_messages(call);
-    if (!parts_.gated) active = at::gelu(up, "tanh");
+    if (!parts_.gated) active = at::gelu(up, form());
     if (parts_.gated && !fused && !activates) kernels::swiglu(active, up, notes);
     branch_.end_forward(values, in, active, parts_.down, call, keep ? &activated : nullptr);
     if (!keep) return;
@@ -91,8 +91,8 @@ class MlpBlock final : public Block {
     if (parts_.gated && !fused) {
       kernels::swiglu_backward(up, active, up, again ? &active : nullptr, parts_.up.is_fp8(call) ? &dwidened.amax : nullptr);
     } else if (!parts_.gated) {
-      dup = at::gelu_backward(active, up, "tanh");
-      if (again) active = at::gelu(up, "tanh");
+      dup = at::gelu_backward(active, up, form());
+      if (again) active = at::gelu(up, form());
     }
     if (again) saved.put("active", active);
     const at::Tensor din = at::empty_like(back.dout);
@@ -116,12 +116,15 @@ class MlpBlock final : public Block {
 
   void plain(Values& values, const Call& call) const override {
     const at::Tensor up = parts_.up.plain(branch_.plain_in(values, call), call);
-    const at::Tensor active =
-        parts_.gated ? at::silu(up.narrow(-1, 0, shape_.mlp)) * up.narrow(-1, shape_.mlp, shape_.mlp) : plain_gelu(up);
+    const at::Tensor active = parts_.gated        ? at::silu(up.narrow(-1, 0, shape_.mlp)) * up.narrow(-1, shape_.mlp, shape_.mlp)
+                              : parts_.exact_gelu ? at::gelu(up)
+                                                  : plain_gelu(up);
     branch_.plain_out(values, parts_.down.plain(active, call));
   }
 
  private:
+  const char* form() const { return parts_.exact_gelu ? "none" : "tanh"; }
+
   DecoderShape shape_;
   MlpParts parts_;
   ResidualBranch branch_;

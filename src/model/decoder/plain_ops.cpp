@@ -40,6 +40,13 @@ at::Tensor hidden_by(const kernels::BlockPattern& pattern, int64_t kv_heads, int
 
 }  // namespace
 
+at::Tensor plain_full_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  const int64_t group = q.size(2) / k.size(2);
+  const at::Tensor keys = k.repeat_interleave(group, 2).permute({0, 2, 3, 1}), values = v.repeat_interleave(group, 2).permute({0, 2, 1, 3});
+  const at::Tensor scores = at::matmul(q.permute({0, 2, 1, 3}), keys) / std::sqrt(static_cast<double>(q.size(3)));
+  return at::matmul(scores.softmax(-1), values).permute({0, 2, 1, 3}).contiguous();
+}
+
 at::Tensor plain_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, int64_t window, const at::Tensor& documents,
                            const kernels::BlockPattern* pattern, const Prefixes* prefixes) {
   const int64_t group = q.size(2) / k.size(2), q_len = q.size(1), k_len = k.size(1);

@@ -17,6 +17,7 @@
 #include "model/families/config_fields.h"
 #include "model/families/families.h"
 #include "model/families/fla_config.h"
+#include "model/families/vit_config.h"
 
 namespace cairn::model {
 namespace {
@@ -34,7 +35,10 @@ void refuse_other_maths(const ConfigFields& config) {
     config.only(key, {false});
   config.only("scale_attn_weights", {true});
   config.only("partial_rotary_factor", {1, 1.0});
-  config.only("hidden_act", {"silu", "swish"});
+  if (named && named->pictures)
+    config.only("hidden_act", {"gelu"});
+  else
+    config.only("hidden_act", {"silu", "swish"});
   config.only("activation_function", {"gelu_new", "gelu_pytorch_tanh"});
   if (const base::Json* pruned = config.find("pruned_heads"); pruned && !pruned->empty()) config.only("pruned_heads", {});
   if (const base::Json* types = config.find("layer_types")) {
@@ -251,6 +255,8 @@ void read_family(DecoderShape& shape, const ConfigFields& config) {
       return read_gpt2(shape, config);
     case FamilyConfig::Keys::fla:
       return read_fla(shape, config);
+    case FamilyConfig::Keys::vit:
+      return read_vit(shape, config);
     case FamilyConfig::Keys::llama:
       return read_llama_like(shape, config);
   }
@@ -262,6 +268,8 @@ void write_family(base::OrderedJson& config, const DecoderShape& shape) {
       return write_gpt2(config, shape);
     case FamilyConfig::Keys::fla:
       return write_fla(config, shape);
+    case FamilyConfig::Keys::vit:
+      return write_vit(config, shape);
     case FamilyConfig::Keys::llama:
       return write_llama_like(config, shape);
   }
@@ -341,6 +349,22 @@ std::string requested_dropout(const DecoderShape& shape) {
   return text;
 }
 
+namespace {
+
+void write_tokens(base::OrderedJson& config, const DecoderShape& shape) {
+  config["tie_word_embeddings"] = shape.tied;
+  const auto id = [](const std::optional<int64_t>& token) { return token ? base::OrderedJson(*token) : base::OrderedJson(nullptr); };
+  config["bos_token_id"] = id(shape.tokens.bos);
+  if (shape.tokens.eos.size() == 1) {
+    config["eos_token_id"] = shape.tokens.eos[0];
+  } else {
+    config["eos_token_id"] = shape.tokens.eos.empty() ? base::OrderedJson(nullptr) : base::OrderedJson(shape.tokens.eos);
+  }
+  if (shape.tokens.pad) config["pad_token_id"] = *shape.tokens.pad;
+}
+
+}  // namespace
+
 std::string format_config(const DecoderShape& shape, const std::string& dtype) {
   base::OrderedJson config;
   // Another wiring is another function of the same parameters, so it gets another architecture and model_type.
@@ -357,20 +381,12 @@ std::string format_config(const DecoderShape& shape, const std::string& dtype) {
     config["parscale_attn_smooth"] = shape.streams.smoothing;
   }
   if (is_ladder(shape.residual)) config["ladder_layers"] = shape.ladder_layers;
-  config["vocab_size"] = shape.vocab;
+  if (!kind.pictures) config["vocab_size"] = shape.vocab;
   write_family(config, shape);
   for (const auto& [key, missing] : kind.config.dropouts) config[key] = 0.0;  // a new model has none
-  config["tie_word_embeddings"] = shape.tied;
-  const auto id = [](const std::optional<int64_t>& token) { return token ? base::OrderedJson(*token) : base::OrderedJson(nullptr); };
-  config["bos_token_id"] = id(shape.tokens.bos);
-  if (shape.tokens.eos.size() == 1) {
-    config["eos_token_id"] = shape.tokens.eos[0];
-  } else {
-    config["eos_token_id"] = shape.tokens.eos.empty() ? base::OrderedJson(nullptr) : base::OrderedJson(shape.tokens.eos);
-  }
-  if (shape.tokens.pad) config["pad_token_id"] = *shape.tokens.pad;
+  if (!kind.pictures) write_tokens(config, shape);
   config["initializer_range"] = 0.02;
-  config["use_cache"] = true;
+  if (!kind.pictures) config["use_cache"] = true;
   config["torch_dtype"] = dtype;
   for (const auto& [key, value] : shape.other_fields) config[key] = base::parse_ordered_json(value);
   return base::pretty(config) + "\n";
@@ -382,7 +398,8 @@ DecoderShape parse_config(const std::string& text, const std::string& file) {
   if (!parsed.value.is_object()) base::fail_corrupt(file, "not a JSON object");
   const ConfigFields config(parsed.value, file);
   const base::Json* type = config.find("model_type");
-  const std::vector<std::string> known = family_names();
+  std::vector<std::string> known = family_names();
+  for (const Family& one : picture_families()) known.push_back(one.name);
   std::string named = type && type->is_string() ? type->get<std::string>() : "";
   DecoderShape shape;
   const bool streams = named.ends_with(kStreamsSuffix);
@@ -406,8 +423,7 @@ DecoderShape parse_config(const std::string& text, const std::string& file) {
   refuse_other_maths(config);
   const Family& kind = family(shape.family);
   shape.qkv_bias = kind.qkv_bias, shape.out_bias = kind.out_bias, shape.mlp_bias = kind.mlp_bias;
-  shape.vocab = config.size("vocab_size", kVocabMax);
-  shape.tokens = special_tokens(config);
+  if (!kind.pictures) shape.vocab = config.size("vocab_size", kVocabMax), shape.tokens = special_tokens(config);
   read_family(shape, config);
   if (is_ladder(shape.residual)) shape.ladder_layers = layer_list(config, "ladder_layers", shape.layers);
   if (sparse) {

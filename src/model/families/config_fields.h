@@ -15,7 +15,8 @@ namespace cairn::model {
 
 // Far beyond existing models. Products of any two of these, and of two and the layers, do not overflow.
 inline constexpr int64_t kVocabMax = 1 << 24, kWidthMax = 1 << 20, kHeadsMax = 1 << 12, kLayersMax = 1 << 14;
-inline constexpr int64_t kLengthMax = int64_t{1} << 40;  // some files say 10^12 for "unlimited"; tables are made for the length that is used
+inline constexpr int64_t kLengthMax = int64_t{1}
+                                      << 40;  // some files say 10^12 for "unlimited"; tables are made for the length that is used
 
 // A parsed config.json, with its name for messages.
 class ConfigFields {

@@ -93,6 +93,32 @@ Family gla() {
           .linear_layers = "q_proj, k_proj, v_proj, g_proj, o_proj, gate_proj, up_proj and down_proj"};
 }
 
+Family vit() {
+  return {.name = "vit",
+          .architecture = "ViTForImageClassification",
+          .names = {.embedding = "vit.embeddings.patch_embeddings.projection",
+                    .positions = "vit.embeddings.position_embeddings",
+                    .layers = "vit.encoder.layer",
+                    .final_norm = "vit.layernorm",
+                    .head = "classifier",
+                    .attention_norm = "layernorm_before",
+                    .qkv = {"attention.attention.query", "attention.attention.key", "attention.attention.value"},
+                    .out = "attention.output.dense",
+                    .mlp_norm = "layernorm_after",
+                    .up = {"intermediate.dense"},
+                    .down = "output.dense"},
+          .norm = Norm::Kind::layer,
+          .grouped_queries = false,
+          .pictures = true,
+          .exact_gelu = true,
+          .qkv_bias = true,
+          .out_bias = true,
+          .mlp_bias = true,
+          .config = {.keys = FamilyConfig::Keys::vit, .dropouts = {{"attention_probs_dropout_prob", 0.0}, {"hidden_dropout_prob", 0.0}}},
+          .linear_layers = "query, key, value, attention.output.dense, intermediate.dense and output.dense",
+          .ignored_tensors = {"pooler.dense.weight", "pooler.dense.bias"}};  // of the model without a classifier
+}
+
 }  // namespace
 
 const std::vector<Family>& families() {
@@ -100,9 +126,15 @@ const std::vector<Family>& families() {
   return list;
 }
 
+const std::vector<Family>& picture_families() {
+  static const std::vector<Family> list{vit()};
+  return list;
+}
+
 const Family* find_family(std::string_view name) {
-  for (const Family& one : families())
-    if (one.name == name) return &one;
+  for (const std::vector<Family>* list : {&families(), &picture_families()})
+    for (const Family& one : *list)
+      if (one.name == name) return &one;
   return nullptr;
 }
 

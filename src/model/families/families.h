@@ -21,7 +21,7 @@ struct FamilyNames {
 
 // How a family's config.json differs from that of the others.
 struct FamilyConfig {
-  enum class Keys { llama, gpt2, fla };  // "hidden_size", "n_embd" and so on; fla: as flash-linear-attention writes them
+  enum class Keys { llama, gpt2, fla, vit };  // "hidden_size", "n_embd" and so on; fla: as flash-linear-attention writes them
   Keys keys = Keys::llama;
   // What a key means where it is missing.
   int64_t default_kv_heads = 32;   // num_key_value_heads; 0: as many as query heads
@@ -36,7 +36,7 @@ struct FamilyConfig {
   std::vector<std::pair<std::string, double>> dropouts = {{"attention_dropout", 0.0}};
 };
 
-// Everything in which one family of decoders differs from the others. A new family is a record in families.cpp, and a few lines in
+// Everything in which one family of transformers differs from the others. A new family is a record in families.cpp, and a few lines in
 // config.cpp where its config.json has keys of its own. No other file compares the name of a family.
 struct Family {
   std::string name;          // model_type of config.json, model.kind of a recipe
@@ -47,6 +47,8 @@ struct Family {
   bool fan_in_fan_out = false;                                // projections are stored [in, out]
   bool linear_attention = false;                              // layers have linear attention, but for those of linear.softmax_layers
   bool grouped_queries = true;                                // false: kv_heads = heads, and heads * head_dim = embed
+  bool pictures = false;                                      // reads pictures, and is no decoder: every token sees all others
+  bool exact_gelu = false;                                    // GELU by the error function, not in its tanh form
   bool qkv_bias = false, out_bias = false, mlp_bias = false;  // of a new model; a config.json may say otherwise
   FamilyConfig config = {};
   std::string linear_layers = "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and down_proj";  // what LoRA may target, for messages
@@ -56,11 +58,14 @@ struct Family {
   bool gated() const { return names.up.size() == 2; }
 };
 
+// Those of decoders.
 const std::vector<Family>& families();
-// Null for an unknown name.
+// Those that read pictures (vision/).
+const std::vector<Family>& picture_families();
+// Of either kind. Null for an unknown name.
 const Family* find_family(std::string_view name);
 // Throws bad_input with the nearest name for an unknown one.
 const Family& family(const std::string& name);
-std::vector<std::string> family_names();
+std::vector<std::string> family_names();  // of decoders
 
 }  // namespace cairn::model

@@ -24,6 +24,9 @@ struct Parameter {
   int64_t queries_per_key = 1;     // query heads per key head, along an axis of heads
   bool of_many_layers = false;     // read by the blocks of many layers: ZeRO 3 gathers it once a step
   bool fan_in_fan_out = false;     // a linear layer's weight that is stored [in, out] instead of [out, in]
+  // Of adapters in modules (decoder/adapter_matrix.h): what this is a module of, which one, and how many there are.
+  std::string module_of = {};
+  int64_t module = 0, modules = 1;
 
   int64_t elements() const {
     int64_t n = 1;

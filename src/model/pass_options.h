@@ -19,6 +19,9 @@ struct SliceMistakes {
   bool operator==(const SliceMistakes&) const = default;
 };
 
+// In the place of a number of PassOptions::module: in training one that is drawn, otherwise all of them, merged; or all of them, added up.
+inline constexpr int64_t kModulesByPass = -1, kModulesAddedUp = -2;
+
 // How the passes of a run are computed: the same for every pass, decided once when the run is built. The trainer holds one by value; a
 // pass and the calls of its blocks refer to it.
 struct PassOptions {
@@ -32,6 +35,7 @@ struct PassOptions {
   SliceMistakes slice_mistakes = {};
   bool single_stream = false;            // a model with parallel streams (ParScale) computes as one stream without prefix
   bool batch_statistics = false;         // batch normalisation uses the statistics of the batch in passes without gradients too
+  int64_t module = kModulesByPass;       // adapters in modules (decoder/adapter_matrix.h): which one computes
   const Fp8LinearLayers* fp8 = nullptr;  // which linear layers multiply in fp8 in passes with gradients; null: none. Borrowed.
 
   // Read by the executor of a pass.

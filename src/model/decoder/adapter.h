@@ -53,4 +53,8 @@ std::shared_ptr<const LinearAdapter> make_low_rank_adapter(const AdapterShape& s
 std::shared_ptr<const LinearAdapter> make_pooled_adapter(const AdapterShape& shape, AdaptedWeight of, mesh::ParamId a, mesh::ParamId b,
                                                          std::string buffer, int64_t layer);
 
+// The same, with a and b that may be split into modules (adapter_matrix.h).
+class AdapterMatrix;
+std::shared_ptr<const LinearAdapter> make_module_adapter(const AdapterShape& shape, AdaptedWeight of, AdapterMatrix a, AdapterMatrix b);
+
 }  // namespace cairn::model

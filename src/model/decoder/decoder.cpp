@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "model/decoder/adapter_block.h"
 #include "model/decoder/attention_pattern.h"
 #include "model/decoder/blocks.h"
 #include "model/decoder/linear_attention_block.h"
@@ -46,6 +47,7 @@ class Decoder final : public Model {
       return;
     }
     const FamilyNames& names = family_.names;
+    check_branch_adapters();
     if (shape_.pattern) shape_.pattern->lists = kernels::make_block_list_cache();
     const mesh::ParamId table = Model::add({.name = names.embedding + ".weight",
                                             .shape = {shape.vocab, shape.embed},
@@ -87,6 +89,7 @@ class Decoder final : public Model {
       buffers["adapters." + kind + ".a"] = table_of(pool.index.a, options);
       buffers["adapters." + kind + ".b"] = table_of(pool.index.b, options);
     }
+    for (const AdapterMatrix& one : in_modules_) one.add_buffers(buffers, options);
     for (const WeightForm* form : weight_forms(*this)) form->add_buffers(buffers, options);
     if (!family_.rotary() || (family_.linear_attention && shape_.linear.softmax_layers.empty())) return buffers;
     const kernels::RopeTable table = rope_angles(shape_, shape_.table_length > 0 ? shape_.table_length : shape_.length, options);
@@ -233,7 +236,10 @@ class Decoder final : public Model {
         linear.adapters.push_back({make_served_adapter(served_, of), static_cast<int32_t>(i)});
         continue;
       }
-      linear.adapters.push_back({adapter_.kind == AdapterKind::mos ? add_pooled(of) : add_low_rank(of, out, in), static_cast<int32_t>(i)});
+      linear.adapters.push_back({adapter_.kind == AdapterKind::mos ? add_pooled(of)
+                                 : adapter_.modules > 1            ? add_in_modules(of, out, in)
+                                                                   : add_low_rank(of, out, in),
+                                 static_cast<int32_t>(i)});
     }
   }
 
@@ -254,6 +260,86 @@ class Decoder final : public Model {
                                         .head_width = head_width(out),
                                         .queries_per_key = queries_per_key(out)});
     return make_low_rank_adapter(adapter_, of, a, b);
+  }
+
+  std::shared_ptr<const LinearAdapter> add_in_modules(const AdaptedWeight& of, const Part& out, const Part& in) {
+    AdapterMatrix a = add_adapter_matrix(out.name + ".lora_A", Part{"", adapter_.rank, "rank"}, in, AdapterShare::down, /*bias=*/false);
+    AdapterMatrix b = add_adapter_matrix(out.name + ".lora_B", out, Part{"", adapter_.rank, "rank"}, AdapterShare::up, /*bias=*/false);
+    return make_module_adapter(adapter_, of, std::move(a), std::move(b));
+  }
+
+  // A matrix of an adapter: the one that narrows (AdapterShare::down) is random, the one that widens is 0. One parameter, or modules.
+  AdapterMatrix add_adapter_matrix(const std::string& name, const Part& out, const Part& in, AdapterShare side, bool bias) {
+    const bool split = adapter_.modules > 1 && adapter_.share != side;
+    AdapterMatrix::Parts parts{.name = name, .out = out.width, .in = in.width, .modules = split ? adapter_.modules : 1};
+    parts.split = adapter_.split, parts.seed = adapter_.mask_seed;
+    const Part& wide = side == AdapterShare::down ? in : out;
+    Parameter matrix{.name = name + ".weight",
+                     .shape = {out.width, in.width},
+                     .axes = {out.axis, in.axis},
+                     .role = Parameter::Role::adapter,
+                     .init = side == AdapterShare::down ? Parameter::Init::normal : Parameter::Init::zeros,
+                     .deviation = deviation_of_a(in.width),
+                     .head_width = head_width(wide),
+                     .queries_per_key = queries_per_key(wide)};
+    Parameter offset{.name = name + ".bias",
+                     .shape = {out.width},
+                     .axes = {out.axis},
+                     .role = Parameter::Role::adapter,
+                     .init = Parameter::Init::zeros};
+    if (!split) {
+      parts.weight = Model::add(std::move(matrix));
+      if (bias) parts.bias = Model::add(std::move(offset));
+      return AdapterMatrix(std::move(parts));
+    }
+    const AdapterMatrix sizes(parts);  // checks them
+    const auto add = [&](Parameter one, int64_t module, const char* what) {
+      one.name = fmt::format("{}.modules.{}.{}", name, module, what);
+      one.module_of = name, one.module = module, one.modules = adapter_.modules;
+      return Model::add(std::move(one));
+    };
+    for (int64_t n = 0; n < adapter_.modules; ++n) {
+      matrix.shape = {sizes.module_elements(n), 1}, matrix.axes = {"module", "one"};
+      if (const mesh::ParamId id = add(matrix, n, "weight"); n == 0) parts.weight = id;
+    }
+    for (int64_t n = 0; bias && n < adapter_.modules; ++n)
+      if (const mesh::ParamId id = add(offset, n, "bias"); n == 0) parts.bias = id;
+    return in_modules_.emplace_back(std::move(parts));
+  }
+
+  void check_branch_adapters() const {
+    if (!adapter_.on_branches()) return;
+    const std::string style(base::enum_name(kAdapterStyleNames, adapter_.style));
+    if (!is_standard(shape_.residual))
+      base::fail_input("model.adapter.style = {}: not with model.residual = {}. Use the standard wiring, or adapters on linear layers.", style,
+                       shape_.residual);
+    if (shape_.streams.count > 1)
+      base::fail_input("model.adapter.style = {}: not with model.parscale.streams = {}. Leave one of the two out.", style,
+                       shape_.streams.count);
+    if (adapter_.behind_branches() && shape_.dropout > 0)
+      base::fail_input("model.adapter.style = {}: not with model.dropout = {}. Use model.adapter.dropout.", style, shape_.dropout);
+  }
+
+  bool has_adapter(bool attention) const {
+    return adapter_.on_branches() && (!attention || adapter_.style == AdapterStyle::houlsby);
+  }
+
+  std::unique_ptr<Block> make_branch_adapter(int64_t layer, bool attention, AdapterIo io) {
+    const std::string at = fmt::format("{}.{}.{}_adapter", family_.names.layers, layer, attention ? "attention" : "mlp");
+    const auto gain = [&](const char* what, Parameter::Init init) {
+      return Model::add({.name = fmt::format("{}.norm.{}", at, what),
+                         .shape = {shape_.embed},
+                         .axes = {"embed"},
+                         .role = Parameter::Role::adapter,
+                         .init = init});
+    };
+    Norm norm{.kind = Norm::Kind::layer, .eps = shape_.norm_eps};
+    norm.weight = gain("weight", Parameter::Init::ones);
+    norm.bias = gain("bias", Parameter::Init::zeros);
+    const Part wide{"", shape_.embed, "embed"}, narrow{"", adapter_.rank, "rank"};
+    AdapterMatrix down = add_adapter_matrix(at + ".down", narrow, wide, AdapterShare::down, /*bias=*/true);
+    AdapterMatrix up = add_adapter_matrix(at + ".up", wide, narrow, AdapterShare::up, /*bias=*/true);
+    return make_adapter_block(shape_, adapter_, std::move(io), {.norm = norm, .down = std::move(down), .up = std::move(up)});
   }
 
   // That of a uniform distribution in +-1 / sqrt(width), with which PEFT starts.
@@ -298,7 +384,7 @@ class Decoder final : public Model {
   void add_branches() {
     const std::vector<BranchWiring> wires = branch_wiring(shape_);
     struct Pending {
-      std::unique_ptr<Block> norm, branch;
+      std::unique_ptr<Block> norm, branch, adapter;
     };
     std::vector<Pending> all;
     for (size_t i = 0; i < wires.size(); ++i) {
@@ -306,15 +392,23 @@ class Decoder final : public Model {
       std::optional<Norm> norm;
       const bool attention = i % 2 == 0;
       const std::string name = fmt::format("layers.{}.{}", layer, attention ? "attention" : "mlp"), normed = name + ".in";
-      const bool apart = token_layout(shape_) == TokenLayout::replicated;
+      const bool adapted = has_adapter(attention), behind = adapted && adapter_.behind_branches();
+      const bool apart = token_layout(shape_) == TokenLayout::replicated || behind;
+      const std::string writes = adapted ? name + ".out" : wires[i].writes;
       const BlockIo io =
-          apart ? BlockIo{.name = name, .reads = normed, .writes = wires[i].writes, .onto = wires[i].onto, .with = wires[i].with}
-                : BlockIo{.name = name, .reads = wires[i].reads, .writes = wires[i].writes};
+          apart ? BlockIo{.name = name, .reads = normed, .writes = writes, .onto = behind ? "" : wires[i].onto, .with = wires[i].with}
+                : BlockIo{.name = name, .reads = wires[i].reads, .writes = writes};
       Pending one;
       one.branch = !attention          ? make_mlp(layer, io, apart, norm)
                    : has_linear(layer) ? make_linear_attention(layer, io, apart, norm)
                                        : make_attention(layer, io, apart, norm);
       if (norm) one.norm = make_norm_block(shape_, {.name = name + "_norm", .reads = wires[i].reads, .writes = normed}, *norm);
+      if (adapted)
+        one.adapter = make_branch_adapter(layer, attention,
+                                          {.name = name + "_adapter",
+                                           .reads = behind ? writes : wires[i].reads,
+                                           .onto = behind ? wires[i].reads : writes,
+                                           .writes = wires[i].writes});
       all.push_back(std::move(one));
     }
     for (size_t i = 0; i < all.size(); ++i) {
@@ -322,6 +416,7 @@ class Decoder final : public Model {
       const bool early = i + 1 < all.size() && all[i + 1].norm && wires[i + 1].reads != wires[i].writes;
       if (early) add_layer_block(std::move(all[i + 1].norm));
       add_layer_block(std::move(all[i].branch));
+      if (all[i].adapter) add_layer_block(std::move(all[i].adapter));
     }
   }
 
@@ -440,6 +535,7 @@ class Decoder final : public Model {
   std::shared_ptr<const ServedAdapters> served_;
   std::shared_ptr<const WeightFormRule> forms_;  // null: all weights are plain
   std::map<std::string, Pool> pools_;            // by kind of layer
+  std::vector<AdapterMatrix> in_modules_;        // matrices of adapters that are split
   const Family& family_;
 };
 

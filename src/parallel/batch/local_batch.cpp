@@ -4,6 +4,7 @@
 
 #include "comm/group.h"
 #include "kernels/aten.h"
+#include "model/model.h"
 #include "parallel/batch/context_batch.h"
 
 namespace cairn::parallel {
@@ -28,8 +29,10 @@ at::Tensor document_before(const mesh::Batch& whole, const std::vector<mesh::Int
 LocalBatch::LocalBatch(const Pass& pass) : whole_(pass.batch) {
   comm::Group* cp = pass.axes.find("cp");
   const at::Tensor* tokens = tokens_of(whole_);
-  if (!tokens) return;
   const bool draws = (pass.into || pass.as_training) && pass.options.draws_by_token;
+  if (!tokens) positions_ = pass.model.positions();
+  if (draws && positions_ > 0) keys_ = whole_.ids.view({-1, 1}) * kMaxPositions + at::arange(positions_, whole_.ids.options());
+  if (!tokens) return;
   const auto given = whole_.fields.find("token_keys");  // of rows that several samples share (step_plan/unit_batch.h)
   if (draws && given != whole_.fields.end()) {
     keys_ = given->second.tensor;
@@ -57,7 +60,7 @@ LocalBatch::LocalBatch(const Pass& pass) : whole_(pass.batch) {
 
 model::Slice LocalBatch::slice() const {
   const at::Tensor* tokens = tokens_of(batch());
-  if (!tokens) return {};
+  if (!tokens) return positions_ > 0 ? model::Slice{.batch = batch().samples(), .length = positions_} : model::Slice{};
   return {.batch = tokens->size(0), .length = tokens->size(1), .context = cut_ ? &layout_ : nullptr};
 }
 

@@ -26,6 +26,7 @@ class LocalBatch {
   const mesh::Batch& whole_;
   bool cut_ = false;
   mesh::Batch own_;
+  int64_t positions_ = 0;  // of each sample, where samples are no sequences of tokens
   model::ContextLayout layout_;
   at::Tensor keys_;
 };

@@ -9,6 +9,7 @@
 #include "model/decoder/attention_pattern.h"
 #include "model/decoder/shape.h"
 #include "model/decoder/sparse_options.h"
+#include "model/decoder/spectral_options.h"
 #include "model/decoder/stream_options.h"
 
 namespace cairn::model {
@@ -44,6 +45,7 @@ struct ModelOptions {
   PatternOptions attention;     // model.attention.*
   StreamOptions parscale;       // model.parscale.*
   SparseOptions sparse;         // model.sparse.*
+  SpectralOptions spectral;     // model.spectral.*
 };
 
 base::Schema<ModelOptions> model_schema();

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,8 @@ struct Parameter {
   int64_t head_width = 1;          // indices per head, along an axis of heads
   int64_t queries_per_key = 1;     // query heads per key head, along an axis of heads
   bool of_many_layers = false;     // read by the blocks of many layers: ZeRO 3 gathers it once a step
+  bool is_trainable = true;        // false: only the method that made it changes it; model.train never chooses it
+  std::optional<bool> decay = {};  // whether weight decay applies; empty: as for its shape
   bool fan_in_fan_out = false;     // a linear layer's weight that is stored [in, out] instead of [out, in]
   // Of adapters in modules (decoder/adapter_matrix.h): what this is a module of, which one, and how many there are.
   std::string module_of = {};
@@ -35,8 +38,8 @@ struct Parameter {
   }
   // A matrix from hidden states to hidden states: no embedding table, head, gain, bias or adapter.
   bool is_hidden_matrix() const { return role == Role::weight && shape.size() == 2; }
-  // Weight decay applies to matrices, not to gains and biases.
-  bool decays() const { return shape.size() >= 2; }
+  // Weight decay applies to matrices, not to gains and biases, unless the parameter says otherwise.
+  bool decays() const { return decay.value_or(shape.size() >= 2); }
 };
 
 }  // namespace cairn::model

@@ -34,9 +34,10 @@ std::vector<bool> trainable(const Model& model, const std::vector<std::string>& 
       std::any_of(parameters.begin(), parameters.end(), [](const Parameter& p) { return p.role == Parameter::Role::adapter; });
   std::vector<bool> chosen;
   for (const Parameter& p : parameters)
-    chosen.push_back(patterns.empty()
-                         ? !adapted || p.role == Parameter::Role::adapter
-                         : std::any_of(patterns.begin(), patterns.end(), [&](const std::string& one) { return fits(one, p); }));
+    chosen.push_back(p.is_trainable &&
+                     (patterns.empty()
+                          ? !adapted || p.role == Parameter::Role::adapter
+                          : std::any_of(patterns.begin(), patterns.end(), [&](const std::string& one) { return fits(one, p); })));
   for (const std::string& pattern : patterns)
     if (std::none_of(parameters.begin(), parameters.end(), [&](const Parameter& p) { return fits(pattern, p); }))
       base::fail_input(

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "model/decoder/masked_weight.h"
+#include "model/decoder/spectral_weight.h"
 #include "model/decoder/weight_form.h"
 #include "model/options.h"
 
@@ -19,6 +20,8 @@ struct WeightRuleEntry {
 constexpr WeightRuleEntry kWeightRules[] = {
     {"model.sparse", [](const ModelOptions& o) { return o.sparse.any(); },
      [](const ModelOptions& o) { return make_sparse_rule(o.sparse); }},
+    {"model.spectral", [](const ModelOptions& o) { return o.spectral.any(); },
+     [](const ModelOptions& o) { return make_spectral_rule(o.spectral); }},
 };
 
 }  // namespace

@@ -1,12 +1,16 @@
 #include "train/between_steps.h"
 
+#include "train/steps/mosa_step.h"
+
 namespace cairn::train {
 
 // Each is defined in the source that has its name, and null where the recipe does not ask for it.
 
 std::vector<std::unique_ptr<BetweenSteps>> make_between_steps(Job& job, comm::World& world) {
   using Maker = std::unique_ptr<BetweenSteps> (*)(Job&, comm::World&);
-  static const std::vector<Maker> makers{};
+  static const std::vector<Maker> makers{
+      make_module_turns,  // adapters in modules
+  };
   std::vector<std::unique_ptr<BetweenSteps>> made;
   for (const Maker make : makers)
     if (auto one = make(job, world)) made.push_back(std::move(one));

@@ -14,6 +14,7 @@
 #include "train/steps/gradient_step.h"
 #include "train/steps/grpo_step.h"
 #include "train/steps/masha_step.h"
+#include "train/steps/mosa_step.h"
 #include "train/steps/one_byte_step.h"
 #include "train/steps/retrieval_step.h"
 
@@ -29,6 +30,7 @@ const std::vector<StepMethod>& step_methods() {
       one_byte_method(),  // zeroth-order, one byte per slope
       masha1_method(),    // compressed extragradient, random elements
       masha2_method(),    // compressed extragradient, largest elements
+      mosa_method(),      // chosen by adapters in modules
       coded_method(),     // gradient coding: exact although some ranks are late
   };
   return list;

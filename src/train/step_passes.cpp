@@ -74,7 +74,7 @@ parallel::Pass pass_of(const WeightedPass& one, const parallel::Pass& micro_batc
           .objective = objective,
           .into = gradients ? micro_batch.into : nullptr,
           .weight = micro_batch.weight * one.weight,
-          .random = one.draw == 0 ? micro_batch.random : micro_batch.random.for_purpose("pass").for_index(one.draw),
+          .random = random_of_pass(micro_batch.random, one.draw),
           .trace = micro_batch.trace,
           .memory = micro_batch.memory,
           .context = micro_batch.context,
@@ -280,6 +280,10 @@ std::vector<model::Losses> run_held_out(std::span<const std::string> measured, s
 }
 
 }  // namespace
+
+base::Random random_of_pass(const base::Random& step, uint64_t draw) {
+  return draw == 0 ? step : step.for_purpose("pass").for_index(draw);
+}
 
 std::unique_ptr<model::Objective> with_pass_losses(std::unique_ptr<model::Objective> own, std::vector<std::string> passes) {
   return std::make_unique<WithPassLosses>(std::move(own), std::move(passes));

@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "base/random.h"
 #include "model/objective.h"
 #include "model/pass_options.h"
 #include "train/step.h"
@@ -37,12 +38,12 @@ struct Limit;
 struct PassReads {
   size_t pass = 0;               // its place in the list
   std::string value = "logits";  // the output
-  std::string as;
+  std::string as = {};
   bool gradient = false;  // the objective gives a gradient for it, which the other pass takes; otherwise it is a constant
 };
 
 struct WeightedPass {
-  std::string name;                                // for metrics
+  std::string name = {};                           // for metrics
   const model::Objective* objective = nullptr;     // null: the engine's
   const model::Weights* at = nullptr;              // null: the live weights
   double weight = 1;                               // of the gradients
@@ -64,6 +65,9 @@ struct StepPasses {
   std::function<void(Engine& engine, const StepInput& input, std::span<const WeightedPass> list)> before_update = {};
   std::function<sync::StepMetrics()> metrics = {};  // may be empty
 };
+
+// The random numbers of a pass with this `draw` in a step with these: those of its calls.
+base::Random random_of_pass(const base::Random& step, uint64_t draw);
 
 // `own` with the losses of further passes among its measures. They are not a number (and not reported) where a pass does not run.
 std::unique_ptr<model::Objective> with_pass_losses(std::unique_ptr<model::Objective> own, std::vector<std::string> passes);

@@ -32,11 +32,11 @@ LogRows log_rows(const at::Tensor& logits, comm::Group* tp) {
 
 class Consistency final : public Objective {
  public:
-  Consistency(const Objective& own, ConsistencyWeights weights) : own_(own), weights_(weights) {}
+  Consistency(std::shared_ptr<const Objective> own, ConsistencyWeights weights) : own_(std::move(own)), weights_(weights) {}
 
-  Separates separates() const override { return own_.separates(); }
+  Separates separates() const override { return own_->separates(); }
   std::vector<std::string> measures() const override {
-    std::vector<std::string> names = own_.measures();
+    std::vector<std::string> names = own_->measures();
     names.emplace_back("consistency");
     return names;
   }
@@ -57,7 +57,7 @@ class Consistency final : public Objective {
     }
     const at::IntArrayRef sizes = outputs.value("logits").tensor.sizes();
     if (gradient.defined()) gradient = gradient.view(sizes);
-    Losses losses = own_.evaluate(outputs, batch, gradients, weight * weights_.own, axes);
+    Losses losses = own_->evaluate(outputs, batch, gradients, weight * weights_.own, axes);
     if (gradient.defined()) gradients->add("logits", gradient);
     const auto options = losses.sum.options().dtype(at::kDouble);
     const at::Tensor measured =
@@ -76,14 +76,14 @@ class Consistency final : public Objective {
     return (counts.view({batch.samples(), -1}) * batch.weights.to(like.scalar_type()).view({-1, 1})).view({-1});
   }
 
-  const Objective& own_;
+  std::shared_ptr<const Objective> own_;
   ConsistencyWeights weights_;
 };
 
 }  // namespace
 
-std::unique_ptr<Objective> make_consistency(const Objective& objective, ConsistencyWeights weights) {
-  return std::make_unique<Consistency>(objective, weights);
+std::unique_ptr<Objective> make_consistency(std::shared_ptr<const Objective> objective, ConsistencyWeights weights) {
+  return std::make_unique<Consistency>(std::move(objective), weights);
 }
 
 }  // namespace cairn::model

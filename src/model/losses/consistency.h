@@ -18,7 +18,7 @@ struct ConsistencyWeights {
 //   own * loss(logits) + agreement * sum over rows with a target of KL(q || softmax(logits))
 //
 // in fp32. Reports the loss of `objective` alone, and among its measures the mean divergence, "consistency", where there is another pass.
-// Along tp the vocabulary may be sharded. `objective` is borrowed.
-std::unique_ptr<Objective> make_consistency(const Objective& objective, ConsistencyWeights weights);
+// Along tp the vocabulary may be sharded.
+std::unique_ptr<Objective> make_consistency(std::shared_ptr<const Objective> objective, ConsistencyWeights weights);
 
 }  // namespace cairn::model

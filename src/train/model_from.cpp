@@ -16,6 +16,7 @@
 #include "snapshot/stream_adapter.h"
 #include "train/build.h"
 #include "train/parameter_piece.h"
+#include "train/start_forms.h"
 #include "train/state/full_state.h"
 #include "train/state/tensor_checksum.h"
 
@@ -98,6 +99,8 @@ void start_from(Job& job, const snapshot::Pretrained& pretrained, comm::World& w
     if (adapter) adapters.push_back(whole.back());
     if (!fresh) own.push_back(whole.back());
   }
+  const mesh::NamedTensors dense = dense_weights_of_forms(job);
+  own.insert(own.end(), dense.begin(), dense.end());
   pretrained.load_into(own);
   start_masks(job, pretrained);
   if (const std::string& from = job.config.settings.model.parscale.from; !from.empty()) {
@@ -108,10 +111,12 @@ void start_from(Job& job, const snapshot::Pretrained& pretrained, comm::World& w
   }
   if (const std::string& from = job.config.settings.adapter.from; !from.empty()) load_adapter(adapters, snapshot::read_adapter(from), from);
   uint64_t sum = 0;
+  for (const mesh::NamedTensor& one : dense) sum = sum * 31 + checksum_of(one.tensor);
   for (size_t i = 0; i < whole.size(); ++i) {
     sum = sum * 31 + checksum_of(whole[i].tensor);
     if (!direct) job.engine.store->load(i, whole[i].tensor);
   }
+  start_forms(job, dense, world);
   job.engine.store->updated();
   auto mine = static_cast<int64_t>(sum);
   std::vector<int64_t> all(static_cast<size_t>(world.size()));

@@ -100,6 +100,7 @@ Settings read_settings(base::Recipe& recipe) {
   s.model.attention = recipe.read(model::pattern_schema());
   s.model.parscale = recipe.read(model::stream_schema());
   s.model.sparse = recipe.read(model::sparse_schema());
+  s.model.spectral = recipe.read(model::spectral_schema());
   data::DataOptions data;
   if (!s.model.from.empty()) {
     const snapshot::ModelOutline outline = snapshot::read_outline(s.model.from);
@@ -182,6 +183,7 @@ std::vector<base::Section> recipe_sections() {
                                       model::pattern_schema().section(),
                                       model::stream_schema().section(),
                                       model::sparse_schema().section(),
+                                      model::spectral_schema().section(),
                                       model::adapter_schema().section(),
                                       model::lora_schema().section(),
                                       data::data_schema().section(),

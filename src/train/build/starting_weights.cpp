@@ -4,6 +4,7 @@
 #include "train/build/build_steps.h"
 #include "train/model_from.h"
 #include "train/parameter_piece.h"
+#include "train/start_forms.h"
 #include "train/state/full_state.h"
 
 namespace cairn::train {
@@ -19,7 +20,7 @@ void start_weights(Job& job, const std::optional<snapshot::Pretrained>& pretrain
       job.engine.store->load(one.parameter, whole);
     }
   }
-  if (pretrained) start_from(job, *pretrained, world);
+  pretrained ? start_from(job, *pretrained, world) : start_forms(job, {}, world);
   job.engine.store->updated();
 }
 

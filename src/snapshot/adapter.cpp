@@ -12,6 +12,7 @@
 #include "kernels/aten.h"
 #include "model/decoder/decoder.h"
 #include "model/families/families.h"
+#include "snapshot/adapter_modules.h"
 #include "snapshot/adapter_pools.h"
 
 namespace cairn::snapshot {
@@ -71,7 +72,19 @@ at::Tensor checked_matrix(const at::Tensor& tensor, const std::string& name, con
 }
 
 // A tensor of an adapter: a pool may have any number of rows, which low_rank_tensors checks.
+// A tensor of a bottleneck adapter, or of one in modules; whoever loads it knows its shape.
+at::Tensor checked_part(const at::Tensor& tensor, const std::string& name, const std::string& path) {
+  if (!c10::isFloatingType(tensor.scalar_type())) base::fail_corrupt(path, fmt::format("tensor {} holds no floating-point numbers", name));
+  if (tensor.dim() < 1 || tensor.dim() > 2 || tensor.numel() == 0)
+    base::fail_corrupt(path, fmt::format("tensor {} is [{}], which no part of an adapter is", name, fmt::join(tensor.sizes(), ", ")));
+  at::Tensor part = tensor.to(at::kFloat);
+  check_finite(part, path, name);
+  return part;
+}
+
 at::Tensor checked(const at::Tensor& tensor, const std::string& name, const std::string& path, const Adapter& adapter) {
+  if (adapter.shape.kind == model::AdapterKind::bottleneck || adapter.shape.kind == model::AdapterKind::mosa)
+    return checked_part(tensor, name, path);
   if (adapter.shape.kind != model::AdapterKind::mos) return checked_matrix(tensor, name, path, adapter.shape.rank);
   if (!c10::isFloatingType(tensor.scalar_type()) || tensor.dim() != 2) base::fail_corrupt(path, fmt::format("tensor {} is no pool", name));
   at::Tensor pool = tensor.to(at::kFloat);
@@ -92,6 +105,7 @@ Adapter read_config(const std::string& folder, const char* file = "adapter_confi
   const base::GuardedJson parsed = base::parse_json_guarded(base::read_file(path, kAdapterConfigBytesMax), 16);
   if (!parsed.trouble.empty()) base::fail_corrupt(path, parsed.trouble);
   if (!parsed.value.is_object()) base::fail_corrupt(path, "not a JSON object");
+  if (parsed.value.contains("adapter_type")) return {.shape = parse_bottleneck(parsed.value, path), .tensors = {}, .path = folder};
   Adapter adapter{.shape = parse_lora(parsed.value, path), .tensors = {}, .path = folder};
   if (const auto found = parsed.value.find("lora_dropout"); found != parsed.value.end() && !found->is_null()) {
     if (!found->is_number()) base::fail_corrupt(path, fmt::format("lora_dropout = {}: must be a number", base::shown(*found)));
@@ -100,6 +114,10 @@ Adapter read_config(const std::string& folder, const char* file = "adapter_confi
       base::fail_corrupt(path, fmt::format("lora_dropout = {}: must be from 0 to below 1", base::shown(*found)));
   }
   if (const auto pools = parsed.value.find("mos"); pools != parsed.value.end()) read_pools_json(*pools, adapter, path);
+  if (const auto modules = parsed.value.find("mosa"); modules != parsed.value.end()) {
+    read_modules_json(*modules, adapter.shape, path);
+    adapter.shape.style = model::AdapterStyle::lora;
+  }
   return adapter;
 }
 
@@ -127,6 +145,10 @@ Adapter read_adapter(const std::string& folder) {
   Adapter adapter = read_config(folder);
   const WeightFiles files = WeightFiles::open(folder, "adapter_model.safetensors", "adapter_model.safetensors.index.json");
   for (const std::string& name : files.names()) {
+    if (adapter.shape.on_branches()) {
+      adapter.tensors.push_back({name, checked_part(files.view(name), name, files.path())});
+      continue;
+    }
     if (!name.starts_with(kPrefix) || (!name.ends_with(".lora_A.weight") && !name.ends_with(".lora_B.weight")))
       base::fail_input("{}: tensor \"{}\" is none of a LoRA adapter", files.path(), name.substr(0, 100));
     adapter.tensors.push_back(
@@ -137,6 +159,7 @@ Adapter read_adapter(const std::string& folder) {
 }
 
 std::string format_adapter_config(const model::AdapterShape& adapter, const model::DecoderShape& shape, const std::string& base_model) {
+  if (adapter.on_branches()) return format_bottleneck_config(adapter, base_model);
   base::OrderedJson json;
   json["base_model_name_or_path"] = base_model;
   json["bias"] = "none";
@@ -153,16 +176,23 @@ std::string format_adapter_config(const model::AdapterShape& adapter, const mode
   json["use_dora"] = false;
   json["use_rslora"] = adapter.by_root;
   if (adapter.kind == model::AdapterKind::mos) json["mos"] = pools_json(adapter, shape.layers);
+  if (adapter.kind == model::AdapterKind::mosa) json["mosa"] = modules_json(adapter);
   return base::pretty(json) + "\n";
 }
 
-void write_adapter(const std::string& folder, const Adapter& adapter, const model::DecoderShape& shape, const std::string& base_model,
+void write_adapter(const std::string& folder, const Adapter& trained, const model::DecoderShape& shape, const std::string& base_model,
                    const base::Disk& disk) {
+  const Adapter adapter = merge_modules(trained);
   std::error_code error;
   if (fs::exists(folder, error) && !fs::is_empty(folder, error))
     base::fail_input("{}: there is something already; choose another directory to write to", folder);
   base::make_folder(folder);
   mesh::NamedTensors named;
+  if (adapter.shape.on_branches()) {
+    write_safetensors((fs::path(folder) / "adapter_model.safetensors").string(), adapter.tensors, disk);
+    base::write_atomically(fs::path(folder) / "adapter_config.json", format_bottleneck_config(adapter.shape, base_model), disk);
+    return;
+  }
   for (const auto& [name, tensor] : low_rank_tensors(adapter, shape)) named.push_back({kPrefix + name, tensor});
   write_safetensors((fs::path(folder) / "adapter_model.safetensors").string(), named, disk);
   model::AdapterShape plain = adapter.shape;
@@ -181,7 +211,12 @@ void for_each_layer(const Adapter& adapter, const model::DecoderShape& shape,
                     const std::function<void(const at::Tensor&, const at::Tensor&, const at::Tensor&)>& use) {
   const bool fan_in_fan_out = model::family(shape.family).fan_in_fan_out;
   const std::string of = adapter.path.empty() ? "the adapter" : adapter.path;
-  const mesh::NamedTensors tensors = low_rank_tensors(adapter, shape);
+  if (adapter.shape.on_branches())
+    base::fail_input(
+        "{}: a {} adapter is no part of any weight, so it cannot be merged. Export it with --adapter, and train or evaluate with "
+        "model.adapter.from.",
+        of, base::enum_name(model::kAdapterStyleNames, adapter.shape.style));
+  const mesh::NamedTensors tensors = low_rank_tensors(merge_modules(adapter), shape);
   for (const auto& [name, a] : tensors) {
     const std::string layer = layer_of(name);
     if (!find(tensors, layer + ".lora_A.weight")) base::fail_input("{}: the layer {} has no lora_A", of, layer);

@@ -15,7 +15,7 @@ class Disk;
 namespace cairn::snapshot {
 
 // One adapter: its shape and its tensors under the names of the model's parameters: ".lora_A.weight" and ".lora_B.weight" behind a layer's,
-// or pools that layers share (adapter_pools.h).
+// pools that layers share (adapter_pools.h), modules (adapter_modules.h), or those of bottleneck adapters.
 struct Adapter {
   model::AdapterShape shape;
   mesh::NamedTensors tensors;
@@ -27,7 +27,8 @@ struct Adapter {
 Adapter read_adapter(const std::string& folder);
 // The adapter in a snapshot's training folder.
 Adapter read_snapshot_adapter(const std::string& training);
-// A directory that `peft` opens. Pools are written as the layers' own matrices, and beside them as they are.
+// A directory that `peft` opens, or an adapter_config.json of Cairn's own for bottleneck adapters. Pools are written as the layers' own
+// matrices, and beside them as they are; modules are merged.
 void write_adapter(const std::string& folder, const Adapter& adapter, const model::DecoderShape& shape, const std::string& base_model,
                    const base::Disk& disk);
 

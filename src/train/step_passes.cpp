@@ -62,7 +62,7 @@ class NotesOutputs final : public model::Objective {
   std::map<std::string, at::Tensor>& into_;
 };
 
-using List = std::span<const WeightedPass>;
+using PassSpan = std::span<const WeightedPass>;
 using Outputs = std::map<std::string, at::Tensor>;  // of one pass over one micro-batch, by name
 
 parallel::Pass pass_of(const WeightedPass& one, const parallel::Pass& micro_batch, const model::Objective& objective, bool gradients) {
@@ -88,7 +88,7 @@ const model::Objective& objective_of(const WeightedPass& one, const parallel::Pa
 }
 
 // By pass: the outputs that others read.
-std::vector<std::set<std::string>> outputs_read(List list) {
+std::vector<std::set<std::string>> outputs_read(PassSpan list) {
   std::vector<std::set<std::string>> read(list.size());
   for (size_t i = 0; i < list.size(); ++i)
     for (const PassReads& one : list[i].reads) {
@@ -102,7 +102,7 @@ std::vector<std::set<std::string>> outputs_read(List list) {
 }
 
 // The losses of the first pass, with those of measured passes among the measures of `objective`.
-model::Losses together(List list, std::span<const std::string> measured, const model::Objective& objective,
+model::Losses together(PassSpan list, std::span<const std::string> measured, const model::Objective& objective,
                        std::vector<model::Losses> found) {
   model::Losses losses = std::move(found.front());
   if (measured.empty()) return losses;
@@ -123,7 +123,7 @@ model::Losses together(List list, std::span<const std::string> measured, const m
 // The passes of a list over one micro-batch, on a single stage.
 class MicroBatchPasses {
  public:
-  MicroBatchPasses(List list, const parallel::Pass& micro_batch) : list_(list), read_(outputs_read(list)), members_(list.size()) {
+  MicroBatchPasses(PassSpan list, const parallel::Pass& micro_batch) : list_(list), read_(outputs_read(list)), members_(list.size()) {
     for (const WeightedPass& one : list) passes_.push_back(pass_of(one, micro_batch, objective_of(one, micro_batch), one.gradients));
   }
 
@@ -205,7 +205,7 @@ class MicroBatchPasses {
     members_[i].run.reset();
   }
 
-  List list_;
+  PassSpan list_;
   std::vector<std::set<std::string>> read_;
   std::deque<parallel::Pass> passes_;  // runs refer to them
   std::vector<Member> members_;
@@ -214,7 +214,7 @@ class MicroBatchPasses {
 // A list over all micro-batches of a step through a pipeline.
 class PipelinedPasses {
  public:
-  PipelinedPasses(List list, std::span<const parallel::Pass> micro_batches, parallel::Pipeline& pipeline)
+  PipelinedPasses(PassSpan list, std::span<const parallel::Pass> micro_batches, parallel::Pipeline& pipeline)
       : list_(list), micro_batches_(micro_batches), pipeline_(pipeline), read_(outputs_read(list)), outputs_(list.size()) {
     for (std::vector<Outputs>& one : outputs_) one.resize(micro_batches.size());
   }
@@ -255,7 +255,7 @@ class PipelinedPasses {
         batch.fields[read.as] = {found->second, mesh::Field::Shape::whole};
   }
 
-  List list_;
+  PassSpan list_;
   std::span<const parallel::Pass> micro_batches_;
   parallel::Pipeline& pipeline_;
   std::vector<std::set<std::string>> read_;
@@ -281,15 +281,13 @@ std::vector<model::Losses> run_held_out(std::span<const std::string> measured, s
 
 }  // namespace
 
-base::Random random_of_pass(const base::Random& step, uint64_t draw) {
-  return draw == 0 ? step : step.for_purpose("pass").for_index(draw);
-}
+base::Random random_of_pass(const base::Random& step, uint64_t draw) { return draw == 0 ? step : step.for_purpose("pass").for_index(draw); }
 
 std::unique_ptr<model::Objective> with_pass_losses(std::unique_ptr<model::Objective> own, std::vector<std::string> passes) {
   return std::make_unique<WithPassLosses>(std::move(own), std::move(passes));
 }
 
-std::vector<model::Losses> run_passes(List list, std::span<const std::string> measured, std::span<const parallel::Pass> micro_batches,
+std::vector<model::Losses> run_passes(PassSpan list, std::span<const std::string> measured, std::span<const parallel::Pass> micro_batches,
                                       parallel::Pipeline* pipeline) {
   if (!micro_batches.front().into) return run_held_out(measured, micro_batches, pipeline);
   CAIRN_CHECK(!list.empty(), "a step without passes, of {} micro-batches", micro_batches.size());

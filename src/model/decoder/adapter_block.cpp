@@ -22,11 +22,11 @@
 namespace cairn::model {
 namespace {
 
-at::Tensor activated(AdapterStyle style, const at::Tensor& z) {
+at::Tensor bottleneck_activation(AdapterStyle style, const at::Tensor& z) {
   return style == AdapterStyle::adaptformer ? at::gelu(z) : style == AdapterStyle::pfeiffer ? at::relu(z) : at::silu(z);
 }
 
-at::Tensor activation_gradient(AdapterStyle style, const at::Tensor& da, const at::Tensor& z) {
+at::Tensor bottleneck_activation_gradient(AdapterStyle style, const at::Tensor& da, const at::Tensor& z) {
   return style == AdapterStyle::adaptformer ? at::gelu_backward(da, z)
          : style == AdapterStyle::pfeiffer  ? at::threshold_backward(da, z, 0)
                                             : at::silu_backward(da, z);
@@ -88,7 +88,7 @@ class AdapterBlock final : public Block {
     const at::Tensor da = at::empty({z.size(0), rank_}, z.options());
     kernels::linear_backward_input(da, dout, parts_.up.weight(call));
     apply_dropout(da, dropout_, call, io_.name);
-    const at::Tensor dz = activation_gradient(style_, da, z);
+    const at::Tensor dz = bottleneck_activation_gradient(style_, da, z);
     const at::Tensor dnormed = at::empty({z.size(0), x.size(-1)}, x.options());
     kernels::linear_backward_input(dnormed, dz, parts_.down.weight(call));
     const at::Tensor dx = at::empty_like(x);
@@ -113,7 +113,8 @@ class AdapterBlock final : public Block {
   void plain(Values& values, const Call& call) const override {
     const at::Tensor x = values.get(io_.reads);
     const at::Tensor z = at::linear(parts_.norm.plain(x, call), parts_.down.weight(call), parts_.down.bias(call));
-    at::Tensor y = values.get(io_.onto) + scale_ * at::linear(activated(style_, z), parts_.up.weight(call), parts_.up.bias(call));
+    at::Tensor y =
+        values.get(io_.onto) + scale_ * at::linear(bottleneck_activation(style_, z), parts_.up.weight(call), parts_.up.bias(call));
     if (behind_) y = y + x;
     values.put(io_.writes, y);
   }
@@ -126,7 +127,7 @@ class AdapterBlock final : public Block {
   }
   // m * act(z).
   at::Tensor dropped(const at::Tensor& z, const Call& call) const {
-    const at::Tensor a = activated(style_, z);
+    const at::Tensor a = bottleneck_activation(style_, z);
     apply_dropout(a, dropout_, call, io_.name);
     return a;
   }

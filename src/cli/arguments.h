@@ -136,7 +136,7 @@ struct CompletionArguments {
   std::string shell;
 };
 
-// The next four are commands of `cairn-lab`, which `cairn` starts for them (lab_program.h).
+// The next five are commands of `cairn-lab`, which `cairn` starts for them (lab_program.h).
 struct ProveArguments {
   std::string slug, data, pictures, device = "cpu";  // data: a text file; pictures: a folder
   int64_t seed = 1, seeds = 1;                       // seeds: so many, from `seed` on
@@ -157,6 +157,16 @@ struct StudyArguments {
   std::vector<std::string> sets;
   int nproc = 1;
   bool dry_run = false, json = false;
+};
+
+// `cairn unlearn ACTION`.
+struct UnlearnArguments {
+  std::string action, recipe, store, where, device = "cpu";  // where: FIELD=VALUE
+  std::vector<std::string> sets;
+  std::vector<int64_t> records, without;
+  LaunchArguments launch;
+  int64_t seed = 1;  // of simulated deletions
+  bool json = false;
 };
 
 struct ExampleArguments {
@@ -218,6 +228,7 @@ enum class Command {
   prove,
   bench,
   study,
+  unlearn,
   example
 };
 
@@ -243,6 +254,7 @@ struct Arguments {
   ProveArguments prove;
   BenchArguments bench;
   StudyArguments study;
+  UnlearnArguments unlearn;
   ExampleArguments example;
 };
 

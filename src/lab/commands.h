@@ -3,6 +3,7 @@
 #pragma once
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "cli/arguments.h"
 
@@ -19,6 +20,7 @@ int study_parscale(const cli::StudyArguments& a);
 int study_value(const cli::StudyArguments& a);
 int study_iterate(const cli::StudyArguments& a);
 int study_lifelong(const cli::StudyArguments& a);
+int unlearn_command(const cli::UnlearnArguments& a, const std::vector<std::string>& command_line);
 int example_command(const cli::ExampleArguments& a);
 
 // The directory of a study: --out, or studies/RECIPE.

@@ -16,7 +16,7 @@
 namespace cairn::lab {
 namespace {
 
-int run_command(const cli::Arguments& arguments, const std::string& name) {
+int run_command(const cli::Arguments& arguments, const std::vector<std::string>& command_line) {
   switch (arguments.command) {
     case cli::Command::prove:
       return prove_command(arguments.prove);
@@ -24,10 +24,13 @@ int run_command(const cli::Arguments& arguments, const std::string& name) {
       return bench_command(arguments.bench);
     case cli::Command::study:
       return study_command(arguments.study);
+    case cli::Command::unlearn:
+      return unlearn_command(arguments.unlearn, command_line);
     case cli::Command::example:
       return example_command(arguments.example);
     default:
-      base::fail_input("cairn-lab {}: no command of this program, which has prove, bench, study and example: use cairn {}", name, name);
+      base::fail_input("cairn-lab {}: no command of this program, which has prove, bench, study, unlearn and example: use cairn {}",
+                       command_line.front(), command_line.front());
   }
 }
 
@@ -51,7 +54,7 @@ int run(int argc, char** argv) {
   return cli::run_guarded([&] {
     if (argc == 2 && std::string_view(argv[1]) == cli::kListNames) return list_names();
     const std::optional<cli::Arguments> arguments = cli::parse_arguments(argc, argv);
-    return arguments ? run_command(*arguments, argv[1]) : 0;
+    return arguments ? run_command(*arguments, {argv + 1, argv + argc}) : 0;
   });
 }
 

@@ -6,16 +6,16 @@
 namespace cairn::study {
 namespace {
 
-bool is_of_study(std::string_view key) { return key.starts_with("study.") || key == "study"; }
+bool is_key_of(std::string_view key, const std::string& section) { return key.starts_with(section + ".") || key.starts_with(section + "="); }
 
 // The file without [study...], with its line numbers.
-base::Recipe::File training_sections(const base::Recipe::File& file) {
+base::Recipe::File training_sections(const base::Recipe::File& file, const std::string& section) {
   base::Recipe::File kept{.text = {}, .name = file.name};
   std::istringstream lines(file.text);
   bool own = false;
   for (std::string line; std::getline(lines, line);) {
     const size_t first = line.find_first_not_of(" \t");
-    if (first != std::string::npos && line[first] == '[') own = line.find("study", first) == line.find_first_not_of("[ \t", first);
+    if (first != std::string::npos && line[first] == '[') own = line.find(section, first) == line.find_first_not_of("[ \t", first);
     kept.text += (own ? "" : line) + "\n";
   }
   return kept;
@@ -23,11 +23,11 @@ base::Recipe::File training_sections(const base::Recipe::File& file) {
 
 }  // namespace
 
-StudyRecipe split_recipe(const base::Recipe::File& file, const std::vector<std::string>& sets) {
-  StudyRecipe found{.all = base::Recipe::parse(file), .training = base::Recipe::parse(training_sections(file))};
+StudyRecipe split_recipe(const base::Recipe::File& file, const std::vector<std::string>& sets, const std::string& section) {
+  StudyRecipe found{.all = base::Recipe::parse(file), .training = base::Recipe::parse(training_sections(file, section))};
   for (const std::string& set : sets) {
     found.all.set(set);
-    if (!is_of_study(set)) found.training.set(set);
+    if (!is_key_of(set, section)) found.training.set(set);
   }
   return found;
 }

@@ -13,8 +13,8 @@ struct StudyRecipe {
   base::Recipe training;  // without [study...]
 };
 
-// `sets`: KEY=VALUE of --set; those of study.* go to `all` alone.
-StudyRecipe split_recipe(const base::Recipe::File& file, const std::vector<std::string>& sets);
+// `sets`: KEY=VALUE of --set; those of study.* go to `all` alone. `section`: the name in the place of "study".
+StudyRecipe split_recipe(const base::Recipe::File& file, const std::vector<std::string>& sets, const std::string& section = "study");
 
 // The recipe of one training of a study: with some keys set.
 base::Recipe with_keys(base::Recipe recipe, const std::vector<std::pair<std::string, base::Setting>>& keys);

@@ -28,8 +28,7 @@ int64_t active_length(const Order& order, const std::vector<bool>& hit) {
   return lost - order.begin();
 }
 
-int64_t requests_until_dead(const std::vector<std::vector<Order>>& orders, std::vector<std::vector<bool>> hit,
-                            const base::Random& random) {
+int64_t requests_until_dead(const std::vector<std::vector<Order>>& orders, std::vector<std::vector<bool>> hit, const base::Random& random) {
   const size_t shards = orders.size(), slices = orders.front().front().size();
   CAIRN_CHECK(hit.size() == shards, "{} shards, and losses of {}", shards, hit.size());
   std::vector<bool> alive(shards);

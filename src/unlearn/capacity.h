@@ -12,8 +12,8 @@ namespace cairn::unlearn {
 double harmonic(int64_t n);
 
 // The mean number of requests, each for a slice drawn uniformly from shards * slices, until `first_slices` given ones of them are all hit:
-// shards * slices * H(first_slices), the coupon collector's. Of a new store with cyclic orders, first_slices = shards * min(budget, slices);
-// of SISA, the number of shards.
+// shards * slices * H(first_slices), the coupon collector's. Of a new store with cyclic orders, first_slices = shards * min(budget,
+// slices); of SISA, the number of shards.
 double expected_deletions(int64_t shards, int64_t slices, int64_t first_slices);
 
 // How much of an order is left where these slices have lost records: the length of its beginning without any of them.

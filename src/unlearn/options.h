@@ -27,16 +27,23 @@ enum class Aggregate { mean_log_prob, mean_prob, vote };
 inline constexpr base::EnumName<Aggregate> kAggregateNames[] = {
     {Aggregate::mean_log_prob, "mean_log_prob"}, {Aggregate::mean_prob, "mean_prob"}, {Aggregate::vote, "vote"}};
 
+// Which live beginning of which order answers for a shard: the longest one, or the one with the lowest loss on `validation`.
+enum class Prefix { longest, best };
+inline constexpr base::EnumName<Prefix> kPrefixNames[] = {{Prefix::longest, "longest"}, {Prefix::best, "best"}};
+
 struct UnlearnOptions {
   Method method = Method::s3t;
   int64_t shards = 5, slices = 4;
   int64_t budget = 4;  // orders of a shard
   OrderKind orders = OrderKind::cyclic;
-  std::string delete_probs;        // a file
+  std::string delete_probs;         // a file
   double expected_deletions = 100;  // t of the matching
   StageData data = StageData::cumulative;
   int64_t layers_per_stage = 0;  // 0: layers / slices
   Aggregate aggregate = Aggregate::mean_log_prob;
+  Prefix prefix = Prefix::longest;
+  std::string validation;  // a file
+  int64_t cache_bytes = int64_t{1} << 30;
   int64_t partition_seed = 0;
 };
 

@@ -154,8 +154,9 @@ std::vector<Order> matching_orders(const std::vector<double>& probabilities, dou
     const std::vector<int64_t> next = best_assignment(scores);
     for (size_t i = 0; i < orders.size(); ++i) orders[i].push_back(next[i]);
   }
-  std::ranges::stable_sort(
-      orders, [&](const Order& a, const Order& b) { return score_of(a, probabilities, deletions) > score_of(b, probabilities, deletions); });
+  std::ranges::stable_sort(orders, [&](const Order& a, const Order& b) {
+    return score_of(a, probabilities, deletions) > score_of(b, probabilities, deletions);
+  });
   orders.resize(static_cast<size_t>(std::min(budget, slices)));
   return orders;
 }

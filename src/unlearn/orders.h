@@ -14,8 +14,8 @@ using Order = std::vector<int64_t>;  // slices
 // slices!, or the largest number where that is larger.
 int64_t count_of_orders(int64_t slices);
 
-// `budget` orders: the rotations of 0, 1, ...; beyond `slices`, rotations of what follows a common beginning of length 1, then 2, and so on,
-// as many for each beginning.
+// `budget` orders: the rotations of 0, 1, ...; beyond `slices`, rotations of what follows a common beginning of length 1, then 2, and so
+// on, as many for each beginning.
 std::vector<Order> cyclic_orders(int64_t slices, int64_t budget);
 
 // Different orders, drawn at random.

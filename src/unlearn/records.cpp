@@ -1,6 +1,7 @@
 // A slice file has a line for each record: its number, a tab, the record as JSON; the last line is the checksum of all before.
 #include "unlearn/records.h"
 
+#include <algorithm>
 #include <charconv>
 #include <map>
 
@@ -9,6 +10,7 @@
 #include "base/check.h"
 #include "base/checksum.h"
 #include "base/files.h"
+#include "base/json.h"
 #include "data/selection/pool.h"
 
 namespace cairn::unlearn {
@@ -18,11 +20,11 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kSliceBytesMax = int64_t{1} << 36;
 
-void write_slice(const fs::path& path, const std::vector<StoredRecord>& records) {
+void write_slice(const fs::path& path, const std::vector<StoredRecord>& records, const base::Disk& disk = base::real_disk()) {
   std::string text;
   for (const StoredRecord& record : records) text += fmt::format("{}\t{}\n", record.id, record.json);
   text += fmt::format("{:016x}\n", base::checksum(text));
-  base::write_atomically(path, text);
+  base::write_atomically(path, text, disk);
 }
 
 std::vector<StoredRecord> parse_slice(const fs::path& path) {
@@ -34,7 +36,8 @@ std::vector<StoredRecord> parse_slice(const fs::path& path) {
   std::vector<StoredRecord> records;
   for (size_t at = 0; at < body.size();) {
     const size_t end = body.find('\n', at), tab = body.find('\t', at);
-    if (end == std::string_view::npos || tab == std::string_view::npos || tab > end) base::fail_corrupt(path.string(), "a line is no record");
+    if (end == std::string_view::npos || tab == std::string_view::npos || tab > end)
+      base::fail_corrupt(path.string(), "a line is no record");
     StoredRecord record{.json = std::string(body.substr(tab + 1, end - tab - 1))};
     const auto [last, error] = std::from_chars(body.data() + at, body.data() + tab, record.id);
     if (error != std::errc() || last != body.data() + tab) base::fail_corrupt(path.string(), "a line has no number");
@@ -57,17 +60,21 @@ Imported count_records(const data::DataOptions& data) {
   return found;
 }
 
-void write_slices(const fs::path& folder, const StoreSpec& spec, const data::DataOptions& data) {
+void write_slices(const fs::path& folder, const StoreSpec& spec, const data::DataOptions& data, const std::set<int64_t>& deleted) {
   const Partition partition = spec.partition();
   std::map<int64_t, std::string> texts;
   int64_t next = 0;
-  data::for_each_record(data, "", [&](const data::PoolRecord& record) { texts.emplace(next++, record.json); });
+  data::for_each_record(data, "", [&](const data::PoolRecord& record) {
+    if (!deleted.contains(next)) texts.emplace(next, record.json);
+    ++next;
+  });
   if (next != spec.records) base::fail_input("data.path: it holds {} records, and a moment ago {}. Start again.", next, spec.records);
   base::make_folder(folder / "slices");
   for (int64_t shard = 0; shard < spec.shards; ++shard)
     for (int64_t slice = 0; slice < spec.slices; ++slice) {
       std::vector<StoredRecord> records;
-      for (const int64_t id : partition.records_in({shard, slice})) records.push_back({id, texts.at(id)});
+      for (const int64_t id : partition.records_in({shard, slice}))
+        if (!deleted.contains(id)) records.push_back({id, texts.at(id)});
       write_slice(folder / "slices" / fmt::format("s{}-k{}.records", shard, slice), records);
     }
 }
@@ -79,7 +86,22 @@ std::vector<StoredRecord> read_slice(const Store& store, Place place, const std:
   return kept;
 }
 
-int64_t purge_records(const Store& store, const std::set<int64_t>& deleted) {
+std::vector<int64_t> find_records(const Store& store, const std::string& field, const std::string& value) {
+  constexpr int kDepth = 64;
+  std::vector<int64_t> found;
+  for (int64_t shard = 0; shard < store.spec().shards; ++shard)
+    for (int64_t slice = 0; slice < store.spec().slices; ++slice)
+      for (const StoredRecord& record : parse_slice(store.slice_file({shard, slice}))) {
+        const base::Json json = base::parse_json_guarded(record.json, kDepth).value;
+        const auto at = json.is_object() ? json.find(field) : json.end();
+        if (!json.is_object() || at == json.end()) continue;
+        if ((at->is_string() ? at->get<std::string>() : base::compact(*at)) == value) found.push_back(record.id);
+      }
+  std::ranges::sort(found);
+  return found;
+}
+
+int64_t purge_records(const Store& store, const std::set<int64_t>& deleted, const base::Disk& disk) {
   std::set<std::pair<int64_t, int64_t>> touched;
   const Partition partition = store.spec().partition();
   for (const int64_t record : deleted) {
@@ -94,7 +116,7 @@ int64_t purge_records(const Store& store, const std::set<int64_t>& deleted) {
     for (const StoredRecord& record : all)
       if (!deleted.contains(record.id)) kept.push_back(record);
     if (kept.size() == all.size()) continue;
-    write_slice(path, kept);
+    write_slice(path, kept, disk);
     removed += static_cast<int64_t>(all.size() - kept.size());
   }
   return removed;

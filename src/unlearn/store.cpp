@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -99,6 +100,7 @@ StoreSpec read_spec(const fs::path& path) {
   StoreSpec spec{.method = reader.word<Method>("method", kMethodNames),
                  .data = reader.word<StageData>("data", kStageDataNames),
                  .aggregate = reader.word<Aggregate>("aggregate", kAggregateNames),
+                 .prefix = reader.word<Prefix>("prefix", kPrefixNames),
                  .shards = reader.count("shards", 1, 4096),
                  .slices = reader.count("slices", 1, 64),
                  .records = reader.count("records", 1, kMost),
@@ -121,6 +123,7 @@ std::string format_spec(const StoreSpec& s) {
                                         {"method", base::enum_name(kMethodNames, s.method)},
                                         {"data", base::enum_name(kStageDataNames, s.data)},
                                         {"aggregate", base::enum_name(kAggregateNames, s.aggregate)},
+                                        {"prefix", base::enum_name(kPrefixNames, s.prefix)},
                                         {"shards", s.shards},
                                         {"slices", s.slices},
                                         {"records", s.records},
@@ -162,10 +165,13 @@ std::string Store::options() const { return base::read_file(folder_ / "unlearnin
 fs::path Store::slice_file(Place place) const { return folder_ / "slices" / fmt::format("s{}-k{}.records", place.shard, place.slice); }
 
 std::vector<int64_t> Store::deleted() const {
-  const std::vector<int64_t> records = read_tombstones(tombstones());
-  for (const int64_t record : records)
+  std::vector<int64_t> records;
+  std::set<int64_t> known;
+  for (const int64_t record : read_tombstones(tombstones())) {
     if (record >= spec_.records)
       base::fail_corrupt(tombstones().string(), fmt::format("record {}: the store has {}", record, spec_.records));
+    if (known.insert(record).second) records.push_back(record);
+  }
   return records;
 }
 

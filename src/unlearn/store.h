@@ -23,12 +23,13 @@ struct StoreSpec {
   Method method = Method::s3t;
   StageData data = StageData::cumulative;
   Aggregate aggregate = Aggregate::mean_log_prob;
+  Prefix prefix = Prefix::longest;
   int64_t shards = 1, slices = 1, records = 0, partition_seed = 0, seed = 0;
-  std::vector<std::vector<Order>> orders;     // of each shard
-  std::vector<std::vector<int64_t>> layers;   // of each stage: those with adapters, the last one first
-  std::string base;                           // the directory of the frozen model
-  uint64_t base_checksum = 0;                 // of its tensors
-  std::string digest;                         // of the data that the store was made from
+  std::vector<std::vector<Order>> orders;    // of each shard
+  std::vector<std::vector<int64_t>> layers;  // of each stage: those with adapters, the last one first
+  std::string base;                          // the directory of the frozen model
+  uint64_t base_checksum = 0;                // of its tensors
+  std::string digest;                        // of the data that the store was made from
   bool operator==(const StoreSpec&) const = default;
 
   Partition partition() const { return {records, shards, slices, static_cast<uint64_t>(partition_seed)}; }
@@ -55,9 +56,9 @@ class Store {
   std::filesystem::path artifact(const std::string& name) const { return folder_ / "artifacts" / name; }
   std::filesystem::path work() const { return folder_ / "work"; }
 
-  std::vector<int64_t> deleted() const;                            // records
-  std::vector<std::vector<int64_t>> deleted_by_slice() const;      // [shard][slice]: how many
-  std::vector<std::string> artifact_names() const;                 // all that are there, sorted
+  std::vector<int64_t> deleted() const;                        // records, none twice
+  std::vector<std::vector<int64_t>> deleted_by_slice() const;  // [shard][slice]: how many
+  std::vector<std::string> artifact_names() const;             // all that are there, sorted
 
  private:
   std::filesystem::path folder_;

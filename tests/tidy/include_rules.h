@@ -9,7 +9,7 @@ namespace cairn::tidy {
 
 // The floor a room is on; rooms on one floor do not include each other. -1: no room.
 inline int floor_of(std::string_view room) {
-  static constexpr std::array<std::string_view, 14> kFloors = {"base",
+  static constexpr std::array<std::string_view, 15> kFloors = {"base",
                                                                "kernels",
                                                                "comm memory",
                                                                "mesh",
@@ -21,6 +21,7 @@ inline int floor_of(std::string_view room) {
                                                                "serve task",
                                                                "posttrain federate graph",
                                                                "study",
+                                                               "unlearn",
                                                                "cli",
                                                                "lab"};
   for (size_t i = 0; i < kFloors.size(); ++i) {

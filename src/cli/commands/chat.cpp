@@ -126,6 +126,10 @@ int chat_command(const ChatArguments& a) {
       terminal->line(fmt::format("no command {}: there are /reset and /quit", base::printable(said)));
     } else if (!said.empty()) {
       try {
+        if (has_new_deletions(model)) {  // of a store: what they have taken answers nobody any more
+          model = open_language_model(a.folder, log, a.on);
+          model.prepare_for_length(kChatLengthMax);
+        }
         conversation.answer(said);
       } catch (const Error& error) {
         if (error.kind() != Error::Kind::bad_input) throw;

@@ -90,7 +90,7 @@ RequestLine request_line(const std::string& line, const std::string& at) {
 
 int32_t adapter_of(const LanguageModel& model, const std::string& name, const std::string& at) {
   if (name.empty()) return -1;
-  if (!model.adapters) base::fail_input("{}: names the adapter {}: give --adapter {}=DIR", at, name, name);
+  if (!model.adapters || model.adapters_together) base::fail_input("{}: names the adapter {}: give --adapter {}=DIR", at, name, name);
   return model.adapters->find(name);
 }
 

@@ -25,6 +25,7 @@
 #include "study/lifelong_options.h"
 #include "study/value_options.h"
 #include "train/settings.h"
+#include "unlearn/options.h"
 
 namespace cairn::cli {
 namespace {
@@ -95,7 +96,9 @@ int reference_command() {
       base::reference_markdown(study::hdee_sections()) + "\n\n## Coded training\n\n" + base::reference_markdown(study::coded_sections()) +
       "\n\n## Values of data\n\n" + base::reference_markdown({study::value_schema().section()}) + "\n\n## Selection in rounds\n\n" +
       base::reference_markdown({study::iterate_schema().section()}) + "\n\n## Lifelong training\n\n" +
-      base::reference_markdown(study::lifelong_sections()));
+      base::reference_markdown(study::lifelong_sections()) + "\n\n# Unlearning\n\nOf `cairn unlearn train`, beside the sections that train "
+      "a model.\n\n" +
+      base::reference_markdown({unlearn::unlearning_schema().section()}));
   return 0;
 }
 

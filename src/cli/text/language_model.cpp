@@ -1,6 +1,7 @@
 #include "cli/text/language_model.h"
 
 #include <algorithm>
+#include <exception>
 #include <filesystem>
 #include <optional>
 
@@ -23,6 +24,7 @@
 #include "snapshot/adapter.h"
 #include "snapshot/manifest.h"
 #include "snapshot/pretrained.h"
+#include "unlearn/live.h"
 
 namespace cairn::cli {
 namespace {
@@ -132,6 +134,36 @@ LanguageModel open_ensemble(const std::string& folder, const std::string& domain
   return found;
 }
 
+// The adapters of a store's shards, as they are served after so many deletions. Where a deletion comes while they are read, they are read
+// again: what is returned depends on nothing that was deleted before.
+std::vector<model::ServedAdapters::One> open_shards(const unlearn::Store& store, int64_t& deletions, base::Log& log) {
+  while (true) {
+    const unlearn::Served served = unlearn::served_by(store);
+    std::vector<model::ServedAdapters::One> shards;
+    std::exception_ptr failed;
+    try {
+      for (int64_t shard = 0; shard < store.spec().shards; ++shard) {
+        const std::vector<unlearn::Artifact> chain = served.chain(shard);
+        if (chain.empty()) continue;
+        model::ServedAdapters::One& one = shards.emplace_back(
+            model::ServedAdapters::One{.name = fmt::format("shard-{}", shard), .shape = chain.back().shape, .tensors = {}});
+        for (const mesh::NamedTensor& tensor : unlearn::served_tensors(store, chain)) one.tensors[tensor.name] = tensor.tensor;
+      }
+    } catch (const Error&) {
+      failed = std::current_exception();
+    }
+    deletions = served.deletions;
+    if (static_cast<int64_t>(store.deleted().size()) != deletions) continue;
+    if (failed) std::rethrow_exception(failed);
+    if (const auto answering = static_cast<int64_t>(shards.size()); answering < store.spec().shards)
+      log.warn("{}: {} of {} shards answer; `cairn unlearn repair {}` trains the others again", store.folder().string(), answering,
+               store.spec().shards, store.folder().string());
+    if (shards.empty())
+      log.warn("{}: every order of every shard has lost its first stage: the base model answers", store.folder().string());
+    return shards;
+  }
+}
+
 }  // namespace
 
 void LanguageModel::prepare_for_length(int64_t tokens) {
@@ -139,7 +171,8 @@ void LanguageModel::prepare_for_length(int64_t tokens) {
   built.table_length = std::min(shape.length, tokens);
   std::vector<model::DecoderShape> several = experts;
   for (model::DecoderShape& one : several) one.table_length = built.table_length;
-  model = adapters          ? model::make_serving_decoder(built, adapters)
+  model = adapters_together ? evaluate::make_adapter_ensemble(built, adapters, mix)
+          : adapters        ? model::make_serving_decoder(built, adapters)
           : several.empty() ? model::make_decoder(built)
                             : evaluate::make_ensemble(several, mix);
   buffers = model->make_buffers(weights->flat().options().dtype(at::kFloat));
@@ -147,6 +180,7 @@ void LanguageModel::prepare_for_length(int64_t tokens) {
 
 void LanguageModel::serve_adapters(const std::vector<std::string>& given) {
   if (!experts.empty()) base::fail_input("--adapter: {} is an ensemble; name one of its experts", path);
+  if (adapters_together) base::fail_input("--adapter: this is a store of cairn unlearn, which has adapters of its own. Leave it out.");
   std::vector<model::ServedAdapters::One> all;
   for (const std::string& one : given) {
     const size_t equals = one.find('=');
@@ -204,8 +238,44 @@ void move_weights(LanguageModel& model, at::Device device, const ComputeOptions&
 
 }  // namespace
 
+namespace {
+
+// The base model of a store, with the adapters of the shards that answer.
+LanguageModel open_store(const std::string& folder, base::Log& log, at::Device device, const ComputeOptions& on) {
+  const unlearn::Store store(folder);
+  LanguageModel found = open_one(store.spec().base, log);
+  move_weights(found, device, on);
+  found.store = folder;
+  std::vector<model::ServedAdapters::One> shards = open_shards(store, found.deletions, log);
+  if (shards.empty()) return found;
+  for (model::ServedAdapters::One& one : shards) {
+    snapshot::Adapter whole{.shape = one.shape, .tensors = {}, .path = folder};
+    for (const auto& [name, tensor] : one.tensors) whole.tensors.push_back({name, tensor});
+    snapshot::check_adapter(whole, found.shape);
+    for (auto& [name, tensor] : one.tensors) tensor = tensor.to(found.weights->flat().options());
+  }
+  found.mix = {.prior = std::vector<double>(shards.size(), 1.0),
+               .average = true,
+               .of_logs = store.spec().aggregate == unlearn::Aggregate::mean_log_prob};
+  found.adapters_together = true;
+  found.adapters =
+      std::make_shared<const model::ServedAdapters>(std::move(shards), found.shape.layers, model::family(found.shape.family).names.layers);
+  return found;
+}
+
+}  // namespace
+
+bool has_new_deletions(const LanguageModel& model) {
+  return !model.store.empty() && static_cast<int64_t>(unlearn::Store(model.store).deleted().size()) != model.deletions;
+}
+
 LanguageModel open_language_model(const std::string& folder, base::Log& log, const ComputeOptions& on, const std::string& domain) {
   const at::Device device = device_of(on);
+  if (unlearn::is_store(folder)) {
+    if (!domain.empty())
+      base::fail_input("--domain {}: {} is a store of cairn unlearn, which has no domains. Leave it out.", domain, folder);
+    return open_store(folder, log, device, on);
+  }
   const bool ensemble = evaluate::is_ensemble(folder);
   if (!domain.empty() && !ensemble)
     base::fail_input("--domain {}: {} is one model; only an ensemble has priors for domains", domain, folder);
@@ -222,6 +292,10 @@ LanguageModel open_sharded_model(const std::string& folder, base::Log& log, cons
 }
 
 void check_mesh(const std::string& folder, const mesh::Mesh& mesh) {
+  if (unlearn::is_store(folder))
+    base::fail_input(
+        "--mesh {}: {} is a store of cairn unlearn, whose shards answer together and are not sharded over ranks. Leave --mesh out.",
+        mesh::to_string(mesh), folder);
   if (evaluate::is_ensemble(folder))
     base::fail_input("--mesh {}: {} is an ensemble, which is not sharded; leave --mesh out, or name one of its experts",
                      mesh::to_string(mesh), folder);

@@ -22,7 +22,8 @@ class ServedAdapters;
 
 namespace cairn::cli {
 
-// A model opened for generation or evaluation: a run, a snapshot, a Hugging Face directory, or an ensemble of these.
+// A model opened for generation or evaluation: a run, a snapshot, a Hugging Face directory, an ensemble of these, or a store of
+// `cairn unlearn`.
 struct LanguageModel {
   std::string path;           // the directory of its tokenizer
   model::DecoderShape shape;  // of an ensemble: its first expert's, with the shortest context length of all
@@ -35,6 +36,9 @@ struct LanguageModel {
   std::vector<model::DecoderShape> experts = {};  // of an ensemble
   evaluate::MixtureOptions mix = {};
   std::shared_ptr<const model::ServedAdapters> adapters = {};  // null: none
+  bool adapters_together = false;                              // the mean of the answers with each adapter: a store of `cairn unlearn`
+  std::string store = {};                                      // the folder of that store
+  int64_t deletions = 0;                                       // which it knew of when it was opened
   std::optional<parallel::Plan> plan = {};                     // the model is sharded by it, and `weights` are this rank's
 
   // Makes the buffers (position tables) for sequences of this length, at most the model's own limit. Call it once, before the first pass:
@@ -53,6 +57,10 @@ struct LanguageModel {
 
 // Opens a directory. `domain` chooses a prior of an ensemble; empty: none.
 LanguageModel open_language_model(const std::string& folder, base::Log& log, const ComputeOptions& on = {}, const std::string& domain = "");
+
+// Whether records have been deleted from the store since this model was opened: it must be opened again before it answers. False for
+// anything but a store.
+bool has_new_deletions(const LanguageModel& model);
 
 // One rank's place on a mesh that shards a model along tp and pp.
 struct MeshPlace {

@@ -8,6 +8,7 @@
 #include "evaluate/ensemble/expert_blocks.h"
 #include "kernels/aten.h"
 #include "model/decoder/decoder.h"
+#include "model/decoder/served_adapters.h"
 
 namespace cairn::evaluate {
 namespace {
@@ -18,7 +19,8 @@ using model::Values;
 // From hidden states and log q to log probabilities: the mixture.
 class MixingBlock final : public FrozenBlock {
  public:
-  MixingBlock(const Experts& experts, bool uses_all_experts) : experts_(experts), uses_all_experts_(uses_all_experts) {
+  MixingBlock(const Experts& experts, bool uses_all_experts, bool of_logs)
+      : experts_(experts), uses_all_experts_(uses_all_experts), of_logs_(of_logs) {
     card_ = {.name = "mixture", .reads = {"mixture"}, .writes = {"logits"}};
   }
 
@@ -34,6 +36,7 @@ class MixingBlock final : public FrozenBlock {
       else
         add_some(mixed, j, hidden, weight, call);
     }
+    if (of_logs_) mixed = at::log_softmax(mixed, -1);
     values.put("logits", mixed.view({mixture.size(0), mixture.size(1), -1}));
   }
 
@@ -50,6 +53,11 @@ class MixingBlock final : public FrozenBlock {
       if (!kept.defined()) kept = at::empty({batch, experts, own.size(1)}, own.options());
       kept.select(1, static_cast<int64_t>(j)).copy_(own.view({batch, -1, own.size(1)}).select(1, own.size(0) / batch - 1));
     }
+    if (of_logs_) {
+      own.mul_(weight.exp().unsqueeze(1));
+      mixed = mixed.defined() ? mixed.add_(own) : own;
+      return;
+    }
     own.add_(weight.unsqueeze(1));
     mixed = mixed.defined() ? at::logaddexp(mixed, own) : own;
   }
@@ -65,6 +73,7 @@ class MixingBlock final : public FrozenBlock {
 
   const Experts& experts_;
   const bool uses_all_experts_;
+  const bool of_logs_;
 };
 
 class Ensemble final : public model::Model {
@@ -86,14 +95,33 @@ class Ensemble final : public model::Model {
         Model::add(std::move(parameter));
       }
     }
-    Model::add((uses_all_experts() ? make_all_experts_block : make_top_k_experts_block)(experts_, shapes.front().vocab, options_));
-    Model::add(std::make_unique<MixingBlock>(experts_, uses_all_experts()));
+    add_blocks(shapes.front().vocab);
+  }
+
+  // Experts that share the parameters of one decoder.
+  Ensemble(const model::DecoderShape& shape, const std::shared_ptr<const model::ServedAdapters>& adapters, MixtureOptions options)
+      : options_(std::move(options)), adapters_(adapters) {
+    check(options_, adapters->count());
+    for (int32_t j = 0; j < adapters->count(); ++j) {
+      const int64_t begin = j * shape.embed;
+      experts_.push_back({.model = model::make_serving_decoder(shape, adapters),
+                          .prefix = fmt::format("expert.{}.", j),
+                          .first = 0,
+                          .begin = begin,
+                          .end = begin + shape.embed});
+    }
+    for (const model::Parameter& parameter : experts_.front().model->parameters()) Model::add(parameter);
+    add_blocks(shape.vocab);
   }
 
   model::Buffers make_buffers(const at::TensorOptions& options) const override {
     model::Buffers all;
-    for (const Expert& expert : experts_)
-      for (auto& [name, tensor] : expert.model->make_buffers(options)) all[expert.prefix + name] = tensor;
+    for (size_t j = 0; j < experts_.size(); ++j) {
+      model::Buffers own = experts_[j].model->make_buffers(options);
+      const auto adapter = static_cast<int32_t>(j);
+      if (adapters_) model::put_row_adapters(own, {&adapter, 1}, options.device());  // one group of rows: as many as there are
+      for (auto& [name, tensor] : own) all[experts_[j].prefix + name] = tensor;
+    }
     return all;
   }
 
@@ -101,16 +129,26 @@ class Ensemble final : public model::Model {
   bool supports_batched_decoding() const override { return uses_all_experts(); }
 
  private:
+  void add_blocks(int64_t vocab) {
+    Model::add((uses_all_experts() ? make_all_experts_block : make_top_k_experts_block)(experts_, vocab, options_));
+    Model::add(std::make_unique<MixingBlock>(experts_, uses_all_experts(), options_.average && options_.of_logs));
+  }
   bool uses_all_experts() const { return options_.top_k == 0 || options_.top_k == static_cast<int64_t>(experts_.size()); }
 
   Experts experts_;
   const MixtureOptions options_;
+  const std::shared_ptr<const model::ServedAdapters> adapters_;  // null: each expert has parameters of its own
 };
 
 }  // namespace
 
 std::unique_ptr<model::Model> make_ensemble(const std::vector<model::DecoderShape>& experts, MixtureOptions options) {
   return std::make_unique<Ensemble>(experts, std::move(options));
+}
+
+std::unique_ptr<model::Model> make_adapter_ensemble(const model::DecoderShape& shape, std::shared_ptr<const model::ServedAdapters> adapters,
+                                                    MixtureOptions options) {
+  return std::make_unique<Ensemble>(shape, adapters, std::move(options));
 }
 
 }  // namespace cairn::evaluate

@@ -6,6 +6,10 @@
 #include "model/decoder/shape.h"
 #include "model/model.h"
 
+namespace cairn::model {
+class ServedAdapters;
+}
+
 namespace cairn::evaluate {
 
 // A mixture of decoders with one vocabulary, as one model:
@@ -18,5 +22,9 @@ namespace cairn::evaluate {
 //
 // With top_k, only the selected experts read a token; the others catch up at the next refresh. Cannot be trained.
 std::unique_ptr<model::Model> make_ensemble(const std::vector<model::DecoderShape>& experts, MixtureOptions options);
+
+// The same of one decoder with several adapters: each is an expert, and all share the decoder's parameters, which have their own names.
+std::unique_ptr<model::Model> make_adapter_ensemble(const model::DecoderShape& shape, std::shared_ptr<const model::ServedAdapters> adapters,
+                                                    MixtureOptions options);
 
 }  // namespace cairn::evaluate

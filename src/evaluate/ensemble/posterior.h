@@ -11,6 +11,7 @@ namespace cairn::evaluate {
 struct MixtureOptions {
   std::vector<double> prior = {};  // one weight per expert, not negative, any scale
   bool average = false;            // ignore the text: average the experts' probabilities by the prior
+  bool of_logs = false;            // with `average`: the mean of log probabilities, normalised again, in the place of that
   int64_t top_k = 0;               // use only this many experts, the most probable at the last refresh; 0: all
   int64_t refresh = 32;            // tokens between refreshes of that selection
 };

@@ -17,6 +17,7 @@
 #include "model/needs.h"
 #include "model/objective.h"
 #include "model/options.h"
+#include "model/vision/conv_net.h"
 #include "model/weight_rules.h"
 
 namespace cairn::model {
@@ -37,6 +38,10 @@ void check_fit(const ModelOptions& o, const DataShape& inputs, const ModelNeeds&
   if (o.parscale != StreamOptions{} && !needs.residual_stream)
     base::fail_input("model.parscale.streams = {}: {} has no attention. Leave it out, or use model.kind = \"llama\".", o.parscale.streams,
                      o.kind);
+  if (o.attention != PatternOptions{} && !needs.causal)
+    base::fail_input("model.attention.type = \"{}\": every token of {} sees all others. Leave it out.", o.attention.type, o.kind);
+  if (o.parscale != StreamOptions{} && !needs.causal)
+    base::fail_input("model.parscale.streams = {}: {} is no decoder. Leave it out.", o.parscale.streams, o.kind);
   if (o.dropout > 0 && !needs.residual_stream)
     base::fail_input("model.dropout = {}: {} has no dropout. Leave it out, or use model.kind = \"llama\".", o.dropout, o.kind);
   if (needs.data == ModelNeeds::Data::tokens && inputs.vocab == 0)
@@ -49,6 +54,10 @@ void check_fit(const ModelOptions& o, const DataShape& inputs, const ModelNeeds&
     base::fail_input("model.kind = \"{}\": reads clips. Set data.kind = \"clips\", or use model.kind = \"llama\" for text.", o.kind);
   if (needs.data != ModelNeeds::Data::clips && inputs.frames > 0)
     base::fail_input("model.kind = \"{}\": does not read clips. Use model.kind = \"cnn3d\".", o.kind);
+  if (needs.data == ModelNeeds::Data::images && inputs.channels == 0)
+    base::fail_input("model.kind = \"{}\": reads pictures. Set data.kind = \"images\", or use model.kind = \"llama\" for text.", o.kind);
+  if (needs.data != ModelNeeds::Data::images && inputs.channels > 0)
+    base::fail_input("model.kind = \"{}\": does not read pictures. Use model.kind = \"vit\" or \"cnn\".", o.kind);
 }
 
 void check_ladder_layers(const ModelOptions& o) {
@@ -84,6 +93,7 @@ LinearAttentionShape linear_attention(const ModelOptions& o) {
 
 // A decoder with its objective; for retrieval without a head, whose weights are not trained.
 BuiltModel with_objective(DecoderShape shape, const ModelOptions& options, const DataShape& inputs, const AdapterShape& adapter = {}) {
+  if (shape.pictures.channels > 0) return {make_decoder(shape, adapter, weight_rule(options)), make_classification()};
   if (!inputs.retrieval) return {make_decoder(shape, adapter, weight_rule(options)), make_next_token()};
   shape.tied = true;
   return {make_encoder(shape, adapter, weight_rule(options)), make_retrieval({})};
@@ -129,6 +139,56 @@ BuiltModel decoder(const ModelOptions& o, const DataShape& inputs) {
   if (inputs.end_of_text >= 0) shape.tokens = {.bos = inputs.end_of_text, .eos = {inputs.end_of_text}};
   return with_objective(shape, o, inputs);
 }
+
+BuiltModel picture_transformer(const ModelOptions& o, const DataShape& inputs) {
+  const Family& kind = family(o.kind);
+  if (o.embed % o.heads != 0)
+    base::fail_input("model.embed = {}: must be a multiple of model.heads = {}. Choose such a width.", o.embed, o.heads);
+  if ((o.kv_heads != o.heads && o.kv_heads != ModelOptions{}.kv_heads) || o.head_dim != 0)
+    base::fail_input("model.kind = \"{}\": each head has keys of its own and heads fill the width. Leave model.kv_heads and head_dim out.",
+                     kind.name);
+  if (inputs.size % o.patch != 0)
+    base::fail_input("model.patch = {}: images.size = {} is no multiple of it. Choose a patch that divides the size.", o.patch,
+                     inputs.size);
+  check_ladder_layers(o);
+  linear_attention(o);  // refuses its keys
+  DecoderShape shape{.vocab = inputs.classes,
+                     .embed = o.embed,
+                     .layers = o.layers,
+                     .heads = o.heads,
+                     .kv_heads = o.heads,
+                     .head_dim = o.embed / o.heads,
+                     .mlp = o.mlp,
+                     .length = 0,
+                     .tied = false,
+                     .norm_eps = o.norm_eps,
+                     .family = kind.name,
+                     .qkv_bias = kind.qkv_bias,
+                     .out_bias = kind.out_bias,
+                     .mlp_bias = kind.mlp_bias,
+                     .dropout = o.dropout,
+                     .residual = o.residual,
+                     .pictures = {.channels = inputs.channels, .size = inputs.size, .patch = o.patch, .labels = inputs.labels}};
+  shape.length = shape.pictures.positions();
+  if (is_ladder(o.residual)) shape.ladder_layers = parse_layers(o.ladder_layers, o.layers);
+  return with_objective(shape, o, inputs);
+}
+
+ConvNetShape conv_shape(const ModelOptions& o, const DataShape& inputs) {
+  if (o.cnn.widths.empty() || o.cnn.widths.size() != o.cnn.depths.size())
+    base::fail_input("model.cnn.depths: {} numbers of layers for {} stages (model.cnn.widths). Write one for each.", o.cnn.depths.size(),
+                     o.cnn.widths.size());
+  if (o.cnn.kernel % 2 == 0) base::fail_input("model.cnn.kernel = {}: must be odd. Use {}.", o.cnn.kernel, o.cnn.kernel + 1);
+  return {.channels = inputs.channels,
+          .size = inputs.size,
+          .classes = inputs.classes,
+          .widths = o.cnn.widths,
+          .depths = o.cnn.depths,
+          .expand = o.cnn.expand,
+          .kernel = o.cnn.kernel};
+}
+
+BuiltModel cnn(const ModelOptions& o, const DataShape& inputs) { return {make_conv_net(conv_shape(o, inputs)), make_classification()}; }
 
 BuiltModel classifier(const ModelOptions& o, const DataShape& inputs) {
   if (o.batch_norm && !o.hidden.empty())
@@ -191,6 +251,7 @@ const std::vector<Entry>& models() {
                     .large_vocabulary = false,
                     .residual_stream = false,
                     .batch_norm = true,
+                    .half_precision = false,
                     .running_statistics = true}});
     all.push_back({"cnn3d",
                    cnn3d,
@@ -198,6 +259,19 @@ const std::vector<Entry>& models() {
                     .token_embedding = false,
                     .large_vocabulary = false,
                     .residual_stream = false,
+                    .half_precision = false,
+                    .running_statistics = true}});
+    for (const Family& one : picture_families())
+      all.push_back({one.name,
+                     picture_transformer,
+                     {.data = ModelNeeds::Data::images, .token_embedding = false, .large_vocabulary = false, .causal = false}});
+    all.push_back({"cnn",
+                   cnn,
+                   {.data = ModelNeeds::Data::images,
+                    .token_embedding = false,
+                    .large_vocabulary = false,
+                    .residual_stream = false,
+                    .half_precision = false,
                     .running_statistics = true}});
     return all;
   }();
@@ -226,10 +300,36 @@ BuiltModel build_model(const ModelOptions& options, const DataShape& inputs) {
   return entry.make(options, inputs);
 }
 
+namespace {
+
+// Classes of its own get a new head (start_from).
+BuiltModel continued_picture_model(const ModelOptions& options, const DataShape& inputs, DecoderShape shape, const AdapterShape& adapter) {
+  const PatchInput& theirs = shape.pictures;
+  if (inputs.size != theirs.size)
+    base::fail_input("images.size = {}: the model in {} reads {} x {} pixels. Leave the key out.", inputs.size, options.from, theirs.size,
+                     theirs.size);
+  if (inputs.channels != theirs.channels)
+    base::fail_input("images.channels = {}: the model in {} reads {}. Leave the key out.", inputs.channels, options.from, theirs.channels);
+  shape.vocab = inputs.classes;
+  if (!inputs.labels.empty()) shape.pictures.labels = inputs.labels;
+  if (shape.pictures.labels.size() != static_cast<size_t>(shape.vocab)) shape.pictures.labels.clear();
+  std::erase_if(shape.other_fields, [](const auto& field) { return field.first == "id2label" || field.first == "label2id"; });
+  shape.dropout = options.dropout;
+  check_ladder_layers(options);
+  shape.residual = options.residual;
+  shape.ladder_layers = is_ladder(options.residual) ? parse_layers(options.ladder_layers, shape.layers) : std::vector<int64_t>{};
+  BuiltModel built = with_objective(shape, options, inputs, adapter);
+  check_targets(*built.model, adapter, shape.family);
+  return built;
+}
+
+}  // namespace
+
 BuiltModel build_model(const ModelOptions& options, const DataShape& inputs, DecoderShape shape, const AdapterShape& adapter) {
   ModelOptions named = options;
   named.kind = shape.family;
   check_fit(named, inputs, needs_of(shape.family));
+  if (shape.pictures.channels > 0) return continued_picture_model(named, inputs, std::move(shape), adapter);
   check_tokenizer_fits("model.from = " + options.from, shape.vocab, inputs.vocab);
   if (inputs.length > shape.length)
     base::fail_input("data.length = {}: the model in {} reads at most {} tokens. Choose a shorter length.", inputs.length, options.from,
@@ -265,6 +365,7 @@ ModelOptions options_of(const DecoderShape& shape, ModelOptions options) {
   options.tied = shape.tied;
   options.rope_theta = shape.rope_theta;
   options.norm_eps = shape.norm_eps;
+  if (shape.pictures.channels > 0) options.patch = shape.pictures.patch;
   if (const LinearAttentionShape& linear = shape.linear; linear.heads > 0) {
     options.decay = linear.decay;
     options.expand_k = static_cast<double>(linear.heads * linear.key_dim) / static_cast<double>(shape.embed);

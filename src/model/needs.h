@@ -8,13 +8,15 @@ namespace cairn::model {
 //
 // The defaults describe a decoder.
 struct ModelNeeds {
-  enum class Data { tokens, features, clips };
-  Data data = Data::tokens;         // tokens (text, or pairs of answers), features with class labels, or clips with them
+  enum class Data { tokens, features, clips, images };
+  Data data = Data::tokens;         // tokens (text, or pairs of answers), features with class labels, or clips or pictures with them
   bool token_embedding = true;      // looks tokens up in a table, so embeddings can be perturbed
   bool large_vocabulary = true;     // its logits are large, so chunked cross entropy saves memory
   bool residual_stream = true;      // has branches on a residual stream: model.residual and model.dropout apply
   bool linear_attention = false;    // layers pass states from token to token
   bool batch_norm = false;          // model.batch_norm applies
+  bool half_precision = true;       // computes in bf16 where asked
+  bool causal = true;               // a token sees those before it only, so patterns and parallel streams apply
   bool running_statistics = false;  // may hold buffers that the host updates after each step, which a CUDA graph cannot replay
 };
 

@@ -53,6 +53,11 @@ base::Schema<ModelOptions> model_schema() {
         "Allows weights of a model with another wiring. The model computes another function at first and has to be trained.",
         base::may_change()},
        {"hidden", &O::hidden, "Widths of the hidden layers of a classifier, in place of `layers` and `embed`.", base::between(1, 1 << 20)},
+       {"patch",
+        &O::patch,
+        "Transformers that read pictures: side of the squares that are their tokens, in pixels.",
+        base::between(1, 4096),
+        {"patch_size"}},
        {"batch_norm", &O::batch_norm, "Batch normalisation after each hidden layer of a classifier."}}};
 }
 

@@ -11,6 +11,7 @@
 #include "model/decoder/sparse_options.h"
 #include "model/decoder/spectral_options.h"
 #include "model/decoder/stream_options.h"
+#include "model/vision/options.h"
 
 namespace cairn::model {
 
@@ -41,9 +42,11 @@ struct ModelOptions {
   std::string softmax_layers = "last 0";
   bool convert = false;
   bool batch_norm = false;
+  int64_t patch = 4;            // of transformers that read pictures
   std::vector<int64_t> hidden;  // widths of the hidden layers of a classifier; empty: `layers` of `embed`
   PatternOptions attention;     // model.attention.*
   StreamOptions parscale;       // model.parscale.*
+  ConvOptions cnn;              // model.cnn.*
   SparseOptions sparse;         // model.sparse.*
   SpectralOptions spectral;     // model.spectral.*
 };
@@ -56,9 +59,11 @@ struct DataShape {
   int64_t length = 0;    // tokens per sample
   int64_t features = 0;  // numbers per sample, for classifiers
   int64_t classes = 0;
-  int64_t end_of_text = -1;      // token id; -1: unknown
-  int64_t frames = 0, size = 0;  // of clips: frames, and their height and width
-  bool retrieval = false;        // samples are queries with passages: the objective compares vectors of texts
+  int64_t end_of_text = -1;              // token id; -1: unknown
+  int64_t frames = 0, size = 0;          // of clips: frames, and their height and width
+  int64_t channels = 0;                  // of pictures of size x size pixels; 0: samples are none
+  std::vector<std::string> labels = {};  // names of the classes; empty: they have numbers only
+  bool retrieval = false;                // samples are queries with passages: the objective compares vectors of texts
 };
 
 // A model without values, and its objective.

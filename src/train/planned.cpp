@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "data/corpus.h"
+#include "data/images/image_dataset.h"
 #include "data/retrieval/dataset.h"
 #include "data/samples/packing.h"
 #include "data/table/table.h"
@@ -34,6 +35,14 @@ int64_t pass_tokens(const Settings& s, const parallel::Plan& plan, int64_t lengt
 
 namespace {
 
+model::BuiltModel picture_task_of(const Settings& s) {
+  const data::ImageOutline outline = data::image_outline(s.data);
+  const model::DataShape inputs{
+      .classes = outline.classes, .size = s.data.images.size, .channels = outline.channels, .labels = outline.class_names};
+  if (s.model.from.empty()) return model::build_model(s.model, inputs);
+  return model::build_model(s.model, inputs, snapshot::read_outline(s.model.from).shape, s.adapter.shape());
+}
+
 model::BuiltModel task_of(const Settings& s) {
   const data::DataNeeds& needs = s.data.needs();
   if (needs.table) {
@@ -42,6 +51,7 @@ model::BuiltModel task_of(const Settings& s) {
   }
   if (needs.clips)
     return model::build_model(s.model, {.classes = s.data.clips.classes, .frames = s.data.clips.frames, .size = s.data.clips.size});
+  if (needs.images) return picture_task_of(s);
   if (!needs.tokens) return model::build_model(s.model, {.features = needs.features, .classes = needs.classes});
   const int64_t positions = data::positions_needed(s.data);
   if (s.model.from.empty())
@@ -153,7 +163,7 @@ Planned planned(base::Recipe recipe, int ranks, const parallel::Plan* given, boo
   const data::DataNeeds& needs = s.data.needs();
   p.batch = {.samples = s.train.global_batch,
              .rows = needs.sequences(),
-             .length = needs.tokens ? s.data.length : 1,
+             .length = needs.tokens ? s.data.length : std::max<int64_t>(1, p.task.model->positions()),
              .length_varies = needs.length_varies(),
              .documents = data::separates_documents(s.data.packing)};
   parallel::fit_to_model(p.plan, *p.task.model, s.layout.pipeline, p.batch.length, s.layout.place);

@@ -99,6 +99,7 @@ Settings read_settings(base::Recipe& recipe) {
   s.model = recipe.read(model::model_schema());
   s.model.attention = recipe.read(model::pattern_schema());
   s.model.parscale = recipe.read(model::stream_schema());
+  s.model.cnn = recipe.read(model::conv_schema());
   s.model.sparse = recipe.read(model::sparse_schema());
   s.model.spectral = recipe.read(model::spectral_schema());
   data::DataOptions data;
@@ -130,6 +131,8 @@ Settings read_settings(base::Recipe& recipe) {
     refuse_conflicts(s.model, theirs);
     s.model.sparse.weights = outline.masked_weights;
     if (!recipe.has("data.tokenizer")) data.tokenizer_file = outline.tokenizer_file;
+    if (const model::PatchInput& pictures = outline.shape.pictures; pictures.channels > 0)
+      data.images.size = pictures.size, data.images.channels = pictures.channels;
   }
   if (s.model.sparse != model::SparseOptions{} && s.model.sparse.weights.empty())
     base::fail_input("model.sparse.form = {}: {}. Prune it first (cairn prune), or leave model.sparse out.",
@@ -147,6 +150,7 @@ Settings read_settings(base::Recipe& recipe) {
   s.data.retrieval = recipe.read(data::retrieval_schema());
   if (s.data.needs().retrieval) s.data.length = data::longest_sample(s.data.retrieval);
   s.data.clips = recipe.read(data::clip_schema());
+  s.data.images = recipe.read(data::image_schema(), data.images);
   data::check_template_keys(s.data);
   s.train = recipe.read(train_schema());
   for (const StepOptions& options : step_options()) s.steps.push_back(options.read(recipe));
@@ -182,6 +186,7 @@ std::vector<base::Section> recipe_sections() {
   std::vector<base::Section> sections{model::model_schema().section(),
                                       model::pattern_schema().section(),
                                       model::stream_schema().section(),
+                                      model::conv_schema().section(),
                                       model::sparse_schema().section(),
                                       model::spectral_schema().section(),
                                       model::adapter_schema().section(),
@@ -190,6 +195,7 @@ std::vector<base::Section> recipe_sections() {
                                       data::sampler_schema().section(),
                                       data::retrieval_schema().section(),
                                       data::clip_schema().section(),
+                                      data::image_schema().section(),
                                       train_schema().section(),
                                       optim::optim_schema().section(),
                                       parallel::mesh_schema().section(),
@@ -205,10 +211,10 @@ std::vector<base::Section> recipe_sections() {
                                       memory_snapshot_schema().section(),
                                       eval_schema().section(),
                                       log_schema().section()};
-  constexpr std::ptrdiff_t kAfterTrain = 7;
+  const auto train = std::ranges::find(sections, train_schema().section().name, &base::Section::name);
   std::vector<base::Section> steps;
   for (const StepOptions& options : step_options()) steps.push_back(options.section());
-  sections.insert(sections.begin() + kAfterTrain, steps.begin(), steps.end());
+  sections.insert(train + 1, steps.begin(), steps.end());
   const std::vector<base::Section> sync = sync::sync_sections();
   sections.insert(sections.end() - 5, sync.begin(), sync.end());
   return sections;

@@ -43,7 +43,9 @@ void build_model(Job& job, comm::World& world, const std::optional<snapshot::Pre
                                 .classes = data.classes,
                                 .end_of_text = data.tokenizer ? data.tokenizer->end_of_text() : -1,
                                 .frames = data.shape.frames,
-                                .size = data.shape.size,
+                                .size = data.image.channels > 0 ? data.image.size : data.shape.size,
+                                .channels = data.image.channels,
+                                .labels = data.image.class_names,
                                 .retrieval = s.data.needs().retrieval};
   model::BuiltModel task =
       pretrained ? model::build_model(s.model, inputs, pretrained->shape, s.adapter.shape()) : model::build_model(s.model, inputs);

@@ -25,7 +25,8 @@ std::vector<Limit> model_limits(const Settings& settings) {
   const model::ModelNeeds& needs = model::needs_of(settings.model.kind);
   std::vector<Limit> limits;
   const bool tokens = needs.data == model::ModelNeeds::Data::tokens;
-  if (!tokens) limits.push_back({Feature::bf16, "this model computes in fp32 only: leave train.precision out"});
+  if (!needs.half_precision) limits.push_back({Feature::bf16, "this model computes in fp32 only: leave train.precision out"});
+  if (!tokens) limits.push_back({Feature::stream, "this model reads no sequences to slice: use recompute.mode = full"});
   if (!tokens) limits.push_back({Feature::cp, "this model reads no sequences to shard: use mesh.dp"});
   if (!needs.large_vocabulary) limits.push_back({Feature::loss_chunks, "this model has few logits: leave it out"});
   if (needs.running_statistics) limits.push_back({Feature::cuda_graph, "the host keeps the model's running means: leave it out"});

@@ -48,6 +48,7 @@ constexpr Conflict kConflicts[] = {
      "islands that step separately would score samples by different models: use sync.island.kind = all_reduce, or data.sampler = rs2"},
     {Feature::whole_batch, Feature::local_steps,
      "an island would train on a part of a batch that was composed as a whole: use sync.island.kind = all_reduce"},
+    {Feature::adapters_behind, Feature::tp, "they read sums of all ranks along mesh.tp: use adaptformer or lora, or mesh.dp"},
     {Feature::rollback, Feature::local_steps, "an island cannot go back by itself while the others go on: use skip or stop"},
 };
 
@@ -108,6 +109,9 @@ void add_layout(const Settings& s, const parallel::Plan& plan, std::vector<UsedF
 
 void add_model(const Settings& s, std::vector<UsedFeature>& used) {
   if (s.model.dropout > 0) used.push_back({Feature::dropout, fmt::format("model.dropout = {}", s.model.dropout)});
+  if (s.adapter.shape().behind_branches())
+    used.push_back({Feature::adapters_behind,
+                    fmt::format("model.adapter.style = {}", base::enum_name(model::kAdapterStyleNames, s.adapter.style))});
   if (s.model.batch_norm) used.push_back({Feature::running_statistics, "model.batch_norm = true"});
   if (s.data.packing == data::Packing::sequences) used.push_back({Feature::sequences, "data.packing = sequences"});
   const std::string sampler = fmt::format("data.sampler = {}", s.data.sampler);

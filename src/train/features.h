@@ -51,6 +51,7 @@ enum class Feature {
   retrieval,           // data of queries with passages
   sample_losses,       // a sampler that needs the loss of every sample (data::SamplerNeeds)
   whole_batch,         // a sampler that composes whole batches
+  adapters_behind,     // adapters that read the result of a whole branch
 };
 
 // One feature that a recipe uses, as the recipe spells it: "mesh.tp = 2".

@@ -141,6 +141,8 @@ Settings read_settings(base::Recipe& recipe) {
   s.adapter = read_adapter_options(recipe);
   if (s.adapter.rank > 0 && s.model.from.empty())
     base::fail_input("model.adapter.rank = {}: adapters need a pretrained model: set model.from", s.adapter.rank);
+  if (s.adapter.kind == model::AdapterKind::bottleneck && s.adapter.style == model::AdapterStyle::lora)
+    base::fail_input("model.adapter.style = lora: has no bottleneck of its own. Use model.adapter.kind = lora, or another style.");
   if (s.adapter.dropout > 0 && s.model.parscale.streams > 1)
     base::fail_input("model.adapter.dropout = {}: not with model.parscale.streams = {}. Leave one of the two out.", s.adapter.dropout,
                      s.model.parscale.streams);

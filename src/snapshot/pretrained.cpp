@@ -66,6 +66,11 @@ Aliases aliases_of(const model::DecoderShape& shape, const mesh::NamedTensors& p
   Aliases aliases{.others = {}, .ignored_endings = model::family(shape.family).ignored_tensors, .ignored = {}};
   for (const auto& [name, tensor] : parameters)
     if (name.starts_with(prefix)) aliases.others[name].push_back(name.substr(prefix.size()));
+  const auto is_wanted = [&](const std::string& name) {
+    return std::any_of(parameters.begin(), parameters.end(), [&](const mesh::NamedTensor& one) { return one.name == name; });
+  };
+  for (const char* ending : {".weight", ".bias"})  // a model for other classes has a head of its own
+    if (shape.pictures.channels > 0 && !is_wanted(names.head + ending)) aliases.ignored.push_back(names.head + ending);
   if (shape.tied) {  // the head is the embedding table; a copy in the file is ignored
     aliases.others[names.embedding + ".weight"].push_back(names.head + ".weight");
     aliases.ignored.push_back(names.head + ".weight");
@@ -84,31 +89,42 @@ std::string carried_text(const fs::path& path) {
 }  // namespace
 
 void Pretrained::load_into(const mesh::NamedTensors& parameters) const {
-  weights.load_into(parameters, aliases_of(shape, parameters));
+  const mesh::NamedTensors in_files = spectral ? spectral->merge_into(parameters) : parameters;
+  weights.load_into(in_files, aliases_of(shape, in_files));
   const bool adapter_last = sparse && !sparse->options.keep_zeros;
   if (adapter && !adapter_last) merge_adapter(parameters, *adapter, shape);
   if (sparse) merge_sparse(parameters, *sparse, masks, shape);
   if (adapter && adapter_last) merge_adapter(parameters, *adapter, shape);
 }
 
+at::Tensor Pretrained::view(const std::string& parameter) const {
+  const Aliases aliases = aliases_of(shape, {{parameter, at::Tensor()}});
+  if (weights.has(parameter)) return weights.view(parameter);
+  if (const auto others = aliases.others.find(parameter); others != aliases.others.end())
+    for (const std::string& other : others->second)
+      if (weights.has(other)) return weights.view(other);
+  return {};
+}
+
 void Pretrained::visit(const std::vector<model::Parameter>& parameters, const std::function<void(size_t, const at::Tensor&)>& take) const {
   mesh::NamedTensors wanted;
-  const auto options = at::TensorOptions().dtype(at::kFloat).device(adapter || sparse ? at::kCPU : at::kMeta);
+  const auto options = at::TensorOptions().dtype(at::kFloat).device(adapter || sparse || spectral ? at::kCPU : at::kMeta);
   for (const model::Parameter& one : parameters) wanted.push_back({one.name, at::empty(one.shape, options)});
-  if (!adapter && !sparse) return weights.visit(wanted, take, aliases_of(shape, wanted));
+  if (!adapter && !sparse && !spectral) return weights.visit(wanted, take, aliases_of(shape, wanted));
   load_into(wanted);
   for (size_t i = 0; i < wanted.size(); ++i) take(i, std::exchange(wanted[i].tensor, {}));
 }
 
-void check_tensors(const model::DecoderShape& shape, const WeightFiles& weights) {
+void check_tensors(const model::DecoderShape& shape, const WeightFiles& weights, const std::vector<std::string>& elsewhere) {
   const std::string config = fs::path(weights.path()).parent_path() / "config.json";
-  if (shape.layers > std::max(kLayersBuilt, weights.size()))
+  if (shape.layers > std::max(kLayersBuilt, weights.size() + std::ssize(elsewhere)))
     base::fail_input("{}: it speaks of {} layers, and {} holds {} tensors: they do not belong together", config, shape.layers,
                      weights.path(), weights.size());
   mesh::NamedTensors parameters;
   const std::unique_ptr<model::Model> decoder = model::make_decoder(shape);
   for (const model::Parameter& one : decoder->parameters())
-    parameters.push_back({one.name, at::empty(one.shape, at::TensorOptions().device(at::kMeta))});
+    if (std::find(elsewhere.begin(), elsewhere.end(), one.name) == elsewhere.end())
+      parameters.push_back({one.name, at::empty(one.shape, at::TensorOptions().device(at::kMeta))});
   try {
     weights.check(parameters, aliases_of(shape, parameters));
   } catch (Error& error) {
@@ -134,7 +150,8 @@ Pretrained open_pretrained(const std::string& folder, base::Log& log, double sha
   opened.path = model_folder(folder, log);
   opened.shape = shape_in(opened.path);
   opened.weights = WeightFiles::open(opened.path);
-  check_tensors(opened.shape, opened.weights);
+  opened.spectral = read_spectral(opened.path);
+  check_tensors(opened.shape, opened.weights, opened.spectral ? opened.spectral->names() : std::vector<std::string>{});
   check_memory(opened, share);
   if (const fs::path training = fs::path(opened.path) / "training"; base::path_exists(training / "adapter.safetensors"))
     opened.adapter = read_snapshot_adapter(training);
@@ -143,6 +160,11 @@ Pretrained open_pretrained(const std::string& folder, base::Log& log, double sha
   for (const char* name : kTexts)
     if (const fs::path path = fs::path(opened.path) / name; base::path_exists(path)) opened.texts[name] = carried_text(path);
   return opened;
+}
+
+void check_reads_text(const std::string& folder, const model::DecoderShape& shape) {
+  if (shape.pictures.channels > 0)
+    base::fail_input("{}: a {} model, which reads pictures. Give a language model.", folder, shape.family);
 }
 
 ModelOutline read_outline(const std::string& folder) {

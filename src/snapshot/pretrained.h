@@ -11,6 +11,7 @@
 #include "model/parameter.h"
 #include "snapshot/adapter.h"
 #include "snapshot/masks.h"
+#include "snapshot/spectral.h"
 #include "snapshot/weight_files.h"
 
 namespace cairn::base {
@@ -30,9 +31,12 @@ struct Pretrained {
   std::optional<Adapter> adapter;            // of a snapshot of a run that trained one
   mesh::NamedTensors masks;                  // of a pruned model: a bit tensor for each pruned weight (masks.h)
   std::optional<SparseState> sparse;         // of a snapshot of a run that trained a pruned model
+  std::optional<SpectralState> spectral;     // of a snapshot of spectral training: weights that are not in the files
 
-  // Copies the weights into the parameters of a model of this shape; an adapter and forms of pruned weights are merged into them.
+  // Copies the weights into the parameters of a model of this shape; an adapter and forms of weights are merged into them.
   void load_into(const mesh::NamedTensors& parameters) const;
+  // The tensor of one parameter in the files, in their dtype, without what is merged; undefined where they do not have it.
+  at::Tensor view(const std::string& parameter) const;
   // Calls `take` for each parameter of a model of this shape in order, with its index and a view of the whole tensor, from which a rank
   // copies its shard. Only what is copied is read from the files; with an adapter, this process holds the whole model for a while.
   void visit(const std::vector<model::Parameter>& parameters, const std::function<void(size_t, const at::Tensor&)>& take) const;
@@ -43,7 +47,11 @@ struct Pretrained {
 Pretrained open_pretrained(const std::string& folder, base::Log& log, double share = 1);
 
 // Throws bad_input unless the tensors are those of a model of this shape, naming what is missing, unexpected or of another shape.
-void check_tensors(const model::DecoderShape& shape, const WeightFiles& weights);
+// `elsewhere`: names of tensors that are not among them.
+void check_tensors(const model::DecoderShape& shape, const WeightFiles& weights, const std::vector<std::string>& elsewhere = {});
+
+// Throws bad_input if the model of this directory reads pictures.
+void check_reads_text(const std::string& folder, const model::DecoderShape& shape);
 
 // The shape of a saved model and its tokenizer file (tokenizer.json, tokenizer.model or vocab.json; empty: none), without reading tensors.
 struct ModelOutline {

@@ -1,0 +1,94 @@
+#include "study/prune/recover_subset.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "base/check.h"
+#include "model/card.h"
+#include "model/families/families.h"
+#include "model/formed_weights.h"
+#include "model/model.h"
+
+namespace cairn::study {
+namespace {
+
+using Role = model::Parameter::Role;
+
+bool has_subset(const RecoverOptions& options, const char* subset) {
+  return std::count(options.train.begin(), options.train.end(), subset) > 0;
+}
+
+std::string stem(const std::string& name) { return name.substr(0, name.rfind('.')); }
+
+bool is_of_head(const std::string& name, const model::DecoderShape& shape) {
+  return name.starts_with(model::family(shape.family).names.head + ".lora_");
+}
+
+}  // namespace
+
+std::vector<std::string> pruned_weights(const model::Model& plain, const PrunePattern& pattern) {
+  std::vector<std::string> names;
+  for (const auto& block : plain.blocks()) {
+    if (!block->card().name.starts_with("layers.")) continue;
+    for (const model::BlockOp& operation : block->card().operations) {
+      if (operation.kind != model::BlockOp::Kind::product || operation.parameters.empty()) continue;
+      for (int32_t i = 0; i < operation.parameters.front().count; ++i) {
+        const model::Parameter& weight = model::dense_weight(operation, static_cast<size_t>(i), plain);
+        const int64_t inputs = model::input_width(operation, plain);
+        if (pattern.m > 0 && inputs % pattern.m != 0)
+          base::fail_input("prune.pattern = {}:{}: {} has {} inputs, which are no groups of {}. Use another pattern.", pattern.n, pattern.m,
+                           weight.name, inputs, pattern.m);
+        names.push_back(weight.name);
+      }
+    }
+  }
+  return names;
+}
+
+model::SparseOptions sparse_options(const RecoverOptions& options, std::vector<std::string> weights) {
+  model::SparseOptions sparse{
+      .rank = options.rank, .alpha = options.alpha, .keep_zeros = !has_subset(options, "lora"), .weights = std::move(weights)};
+  if (has_subset(options, "mask_lora")) sparse.form = model::SparseForm::mask_lora;
+  if (has_subset(options, "scale_lora")) sparse.form = model::SparseForm::scale_lora;
+  return sparse;
+}
+
+model::AdapterShape adapter_shape(const RecoverOptions& options, const std::vector<std::string>& weights, const model::DecoderShape& shape,
+                                  bool with_head) {
+  model::AdapterShape adapter{.rank = 0, .alpha = options.alpha, .targets = {}};
+  if (has_subset(options, "lora") || has_subset(options, "lora_prune"))
+    for (const std::string& weight : weights) adapter.targets.push_back(stem(weight));
+  if (with_head && has_subset(options, "head")) {
+    if (shape.tied)
+      base::fail_input(
+          "prune.recover.train: head: the head of this model is its embedding table (tied), which is not pruned. Leave head out.");
+    adapter.targets.push_back(model::family(shape.family).names.head);
+  }
+  if (!adapter.targets.empty()) adapter.rank = options.rank;
+  return adapter;
+}
+
+std::vector<std::string> trained_parameters(const model::Model& model, const RecoverOptions& options, const model::DecoderShape& shape,
+                                            bool with_head) {
+  std::set<std::string> norms;
+  bool any_bias = false;
+  for (const model::Parameter& one : model.parameters()) {
+    if (one.role == Role::norm) norms.insert(stem(one.name));
+    any_bias = any_bias || one.role == Role::bias;
+  }
+  if (has_subset(options, "bias") && !any_bias)
+    base::fail_input(
+        "prune.recover.train: bias: this model has no biases. Use norm, or set prune.recover.add_bias = true, which gives its layers "
+        "some.");
+  const bool all = has_subset(options, "full"), bias = has_subset(options, "bias"), norm = has_subset(options, "norm");
+  std::vector<std::string> names;
+  for (const model::Parameter& one : model.parameters()) {
+    const bool of_norm = one.role == Role::norm || (one.role == Role::bias && norms.contains(stem(one.name)));
+    const bool of_form = one.role == Role::adapter && (with_head || !is_of_head(one.name, shape));
+    if (all || of_form || (bias && one.role == Role::bias) || (norm && of_norm)) names.push_back(one.name);
+  }
+  return names;
+}
+
+}  // namespace cairn::study

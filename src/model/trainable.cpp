@@ -28,6 +28,19 @@ bool fits(const std::string& pattern, const Parameter& parameter) {
 
 }  // namespace
 
+namespace {
+
+// Of models of pictures the head is trained beside adapters: every task has classes of its own.
+bool is_head_of_pictures(const Model& model, const Parameter& parameter) {
+  if (model.positions() == 0) return false;
+  const auto module_of = [](const std::string& name) { return name.substr(0, name.rfind('.')); };
+  return std::ranges::any_of(model.parameters(), [&](const Parameter& one) {
+    return one.role == Parameter::Role::head && module_of(one.name) == module_of(parameter.name);
+  });
+}
+
+}  // namespace
+
 std::vector<bool> trainable(const Model& model, const std::vector<std::string>& patterns) {
   const auto& parameters = model.parameters();
   const bool adapted =
@@ -36,7 +49,7 @@ std::vector<bool> trainable(const Model& model, const std::vector<std::string>& 
   for (const Parameter& p : parameters)
     chosen.push_back(p.is_trainable &&
                      (patterns.empty()
-                          ? !adapted || p.role == Parameter::Role::adapter
+                          ? !adapted || p.role == Parameter::Role::adapter || is_head_of_pictures(model, p)
                           : std::any_of(patterns.begin(), patterns.end(), [&](const std::string& one) { return fits(one, p); })));
   for (const std::string& pattern : patterns)
     if (std::none_of(parameters.begin(), parameters.end(), [&](const Parameter& p) { return fits(pattern, p); }))

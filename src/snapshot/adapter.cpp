@@ -14,6 +14,7 @@
 #include "model/families/families.h"
 #include "snapshot/adapter_modules.h"
 #include "snapshot/adapter_pools.h"
+#include "snapshot/pretrained.h"
 
 namespace cairn::snapshot {
 
@@ -201,6 +202,16 @@ void write_adapter(const std::string& folder, const Adapter& trained, const mode
   if (adapter.shape.kind != model::AdapterKind::mos) return;
   write_safetensors((fs::path(folder) / kPools).string(), adapter.tensors, disk);
   base::write_atomically(fs::path(folder) / kPoolsConfig, format_adapter_config(adapter.shape, shape, base_model), disk);
+}
+
+Adapter with_head(const Adapter& adapter, const Pretrained& trained) {
+  Adapter whole = adapter;
+  if (trained.shape.pictures.channels == 0 || !adapter.shape.on_branches()) return whole;
+  for (const char* part : {".weight", ".bias"}) {
+    const std::string name = model::family(trained.shape.family).names.head + part;
+    if (const at::Tensor found = trained.view(name); found.defined()) whole.tensors.push_back({name, found.to(at::kFloat)});
+  }
+  return whole;
 }
 
 namespace {

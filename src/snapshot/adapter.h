@@ -32,6 +32,10 @@ Adapter read_snapshot_adapter(const std::string& training);
 void write_adapter(const std::string& folder, const Adapter& adapter, const model::DecoderShape& shape, const std::string& base_model,
                    const base::Disk& disk);
 
+// Of a model of pictures, a bottleneck adapter with the model's head, which is trained beside it. Other adapters as they are.
+struct Pretrained;
+Adapter with_head(const Adapter& adapter, const Pretrained& trained);
+
 // The text of its adapter_config.json; of pools with an entry "mos".
 std::string format_adapter_config(const model::AdapterShape& adapter, const model::DecoderShape& shape, const std::string& base_model);
 

@@ -1,6 +1,8 @@
 #include "train/model_from.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <vector>
 
 #include "base/check.h"
@@ -10,6 +12,7 @@
 #include "model/decoder/stream_options.h"
 #include "model/decoder/weight_form.h"
 #include "model/families/config.h"
+#include "model/families/families.h"
 #include "model/formed_weights.h"
 #include "model/saved_buffers.h"
 #include "snapshot/adapter.h"
@@ -88,13 +91,28 @@ std::optional<snapshot::Pretrained> open_model_from(Job& job, base::Log& log) {
 void start_from(Job& job, const snapshot::Pretrained& pretrained, comm::World& world) {
   // Without sharding, this rank's tensors are the full tensors and are loaded directly.
   const bool direct = job.assembly->trivial();
-  // Streams that the pretrained model does not have begin with their starting values.
-  const auto is_new = [&](const std::string& name) { return pretrained.shape.streams.count == 1 && model::is_stream_parameter(name); };
+  // Streams that the pretrained model does not have begin with their starting values; so does a head for other classes.
+  const std::string head = model::family(pretrained.shape.family).names.head + ".";
+  const bool new_head = pretrained.shape.pictures.channels > 0 && pretrained.shape.vocab != job.data.classes;
+  if (new_head)
+    world.log().info("{} tells {} classes apart, and the data have {}: the head is new", pretrained.path, pretrained.shape.vocab,
+                     job.data.classes);
+  const auto is_new = [&](const std::string& name) {
+    return (pretrained.shape.streams.count == 1 && model::is_stream_parameter(name)) || (new_head && name.starts_with(head));
+  };
+  // An adapter may bring a head.
+  const std::string& adapter_from = job.config.settings.adapter.from;
+  const std::optional<snapshot::Adapter> given =
+      adapter_from.empty() ? std::nullopt : std::optional(snapshot::read_adapter(adapter_from));
+  const auto is_given = [&](const std::string& name) {
+    return given && std::ranges::any_of(given->tensors, [&](const mesh::NamedTensor& one) { return one.name == name; });
+  };
   mesh::NamedTensors whole, own, adapters;
   for (const StateTensor& one : parameter_state(job)) {
     whole.push_back({one.name, direct ? one.mine : at::empty(one.shape, at::kFloat)});
     const ParameterSection section = section_of(job, one);
-    const bool adapter = section == ParameterSection::adapter, fresh = section != ParameterSection::model || is_new(one.name);
+    const bool adapter = section == ParameterSection::adapter || is_given(one.name);
+    const bool fresh = adapter || section != ParameterSection::model || is_new(one.name);
     if (!direct && fresh) start_values(job, one.parameter, whole.back().tensor);
     if (adapter) adapters.push_back(whole.back());
     if (!fresh) own.push_back(whole.back());
@@ -109,7 +127,7 @@ void start_from(Job& job, const snapshot::Pretrained& pretrained, comm::World& w
       if (model::is_stream_parameter(one.name)) streams.push_back(one);
     snapshot::load_stream_adapter(streams, from);
   }
-  if (const std::string& from = job.config.settings.adapter.from; !from.empty()) load_adapter(adapters, snapshot::read_adapter(from), from);
+  if (given) load_adapter(adapters, *given, adapter_from);
   uint64_t sum = 0;
   for (const mesh::NamedTensor& one : dense) sum = sum * 31 + checksum_of(one.tensor);
   for (size_t i = 0; i < whole.size(); ++i) {

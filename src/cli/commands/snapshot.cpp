@@ -47,7 +47,7 @@ void export_model(const SnapshotArguments& a) {
   }
   if (a.only_adapter) {
     if (!opened.adapter) base::fail_input("{}: it has no adapter: train one with model.lora.rank or model.parscale.streams", a.source);
-    snapshot::write_adapter(a.out, *opened.adapter, opened.shape, a.source, base::real_disk());
+    snapshot::write_adapter(a.out, snapshot::with_head(*opened.adapter, opened), opened.shape, a.source, base::real_disk());
     return say_done(a, opened.shape, opened.adapter->tensors);
   }
   const model::FlatWeights weights = [&] {

@@ -34,6 +34,7 @@ void OpenedEncoder::prepare_for_length(int64_t tokens) {
 OpenedEncoder open_encoder(const std::string& folder, const std::string& option, int64_t tokens_max, const at::Device& device,
                            base::Log& log) {
   snapshot::Pretrained opened = snapshot::open_pretrained(folder, log);
+  snapshot::check_reads_text(folder, opened.shape);
   opened.shape.tied = true;  // a head of its own is not read
   OpenedEncoder encoder{
       .path = opened.path, .option = option, .shape = opened.shape, .model = model::make_encoder(opened.shape), .weights = {}};

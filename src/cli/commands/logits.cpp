@@ -19,6 +19,7 @@ int logits_command(const LogitsArguments& a) {
   auto terminal = std::make_shared<base::Terminal>();
   base::Log log({.level = base::Level::warn, .terminal = terminal, .file = {}});
   const snapshot::Pretrained opened = snapshot::open_pretrained(a.folder, log);
+  snapshot::check_reads_text(a.folder, opened.shape);
   const auto length = static_cast<int64_t>(a.ids.size());
   if (length > opened.shape.length) base::fail_input("--ids: {} tokens, and the model reads at most {}", length, opened.shape.length);
   for (int64_t id : a.ids)

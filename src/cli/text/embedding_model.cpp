@@ -31,6 +31,7 @@ EmbeddingModel::EmbeddingModel(const std::string& folder, comm::World& world, co
     base::fail_input("--precision bf16: is for a GPU (--device cuda); a CPU computes in fp32: leave it out");
   const snapshot::Pretrained opened =
       snapshot::open_pretrained(folder, world.log(), static_cast<double>(ranks_here) / std::max(1, world.size()));
+  snapshot::check_reads_text(folder, opened.shape);
   model::DecoderShape shape = opened.shape;
   shape.table_length = std::min(shape.length, length);
   model_ = model::make_encoder(shape);

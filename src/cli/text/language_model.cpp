@@ -74,6 +74,7 @@ LanguageModel open_one(const std::string& folder, base::Log& log, const MeshPlac
   LanguageModel found;
   found.path = opened.path;
   found.shape = opened.shape;
+  snapshot::check_reads_text(folder, opened.shape);
   found.model = model::make_decoder(opened.shape);
   if (place) {
     load_shards(found, opened, *place);

@@ -27,9 +27,17 @@ namespace {
 
 constexpr int64_t kLayersBuilt = 64;  // building so many is cheap
 constexpr int64_t kConfigBytesMax = 4 << 20, kCarriedBytesMax = 64 << 20;
-constexpr const char* kTexts[] = {
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",      "vocab.json",
-    "merges.txt",     "tokenizer.model",       "chat_template.jinja",     "generation_config.json", "retrieval.json"};
+constexpr const char* kTexts[] = {"tokenizer.json",
+                                  "tokenizer_config.json",
+                                  "special_tokens_map.json",
+                                  "added_tokens.json",
+                                  "vocab.json",
+                                  "merges.txt",
+                                  "tokenizer.model",
+                                  "chat_template.jinja",
+                                  "generation_config.json",
+                                  "retrieval.json",
+                                  "preprocessor_config.json"};
 
 [[noreturn]] void fail_absent(const std::string& folder) {
   base::fail_input("{}: {}; give a Hugging Face directory, a run directory or a snapshot", folder,
@@ -163,8 +171,7 @@ Pretrained open_pretrained(const std::string& folder, base::Log& log, double sha
 }
 
 void check_reads_text(const std::string& folder, const model::DecoderShape& shape) {
-  if (shape.pictures.channels > 0)
-    base::fail_input("{}: a {} model, which reads pictures. Give a language model.", folder, shape.family);
+  if (shape.pictures.channels > 0) base::fail_input("{}: a {} model, which reads pictures. Give a language model.", folder, shape.family);
 }
 
 ModelOutline read_outline(const std::string& folder) {

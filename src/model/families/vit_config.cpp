@@ -90,4 +90,18 @@ void write_vit(base::OrderedJson& config, const DecoderShape& shape) {
   config["label2id"] = numbers;
 }
 
+std::string format_preprocessor(int64_t size) {
+  base::OrderedJson json;
+  json["image_processor_type"] = "ViTImageProcessor";
+  json["do_resize"] = true;
+  json["size"] = base::OrderedJson{{"height", size}, {"width", size}};
+  json["resample"] = 2;  // bilinear
+  json["do_rescale"] = true;
+  json["rescale_factor"] = 1.0 / 255;
+  json["do_normalize"] = true;
+  json["image_mean"] = {0.5, 0.5, 0.5};
+  json["image_std"] = {0.5, 0.5, 0.5};
+  return base::pretty(json) + "\n";
+}
+
 }  // namespace cairn::model

@@ -4,6 +4,7 @@
 #include "comm/world.h"
 #include "data/retrieval/dataset.h"
 #include "kernels/fp8.h"
+#include "model/families/vit_config.h"
 #include "model/model.h"
 #include "train/build/build_steps.h"
 #include "train/fp8_linear.h"
@@ -51,6 +52,8 @@ void build_model(Job& job, comm::World& world, const std::optional<snapshot::Pre
       pretrained ? model::build_model(s.model, inputs, pretrained->shape, s.adapter.shape()) : model::build_model(s.model, inputs);
   job.engine.model = std::move(task.model);
   job.engine.objective = std::move(task.objective);
+  if (data.image.channels > 0 && !job.engine.model->config_json().empty())
+    job.carried.try_emplace("preprocessor_config.json", model::format_preprocessor(data.image.size));
   const mesh::Mesh& mesh = job.config.plan.mesh;
   for (const char* axis : {"island", "dp", "cp", "tp", "ep"})
     if (mesh.extent(axis) > 1) job.engine.axes.put(axis, world.group(mesh.peers(world.rank(), axis)));

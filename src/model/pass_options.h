@@ -5,6 +5,7 @@
 namespace cairn::model {
 
 class Fp8LinearLayers;
+struct Subnet;
 
 // memory.partition_activations: how ranks along tp keep the inputs of recomputed blocks.
 //   automatic  as the residual stream lies between blocks, which sends nothing: in parts with sequence parallelism, whole where the wiring
@@ -36,6 +37,7 @@ struct PassOptions {
   bool single_stream = false;            // a model with parallel streams (ParScale) computes as one stream without prefix
   bool batch_statistics = false;         // batch normalisation uses the statistics of the batch in passes without gradients too
   int64_t module = kModulesByPass;       // adapters in modules (decoder/adapter_matrix.h): which one computes
+  const Subnet* subnet = nullptr;        // supernets: the part of the model that passes compute; null: all of it. Borrowed.
   const Fp8LinearLayers* fp8 = nullptr;  // which linear layers multiply in fp8 in passes with gradients; null: none. Borrowed.
 
   // Read by the executor of a pass.

@@ -84,6 +84,7 @@ StageRun::StageRun(const Pass& pass, BlockRange blocks, bool releases)
             .options = pass.options,
             .chunks_logits = pass.objective.reads_chunks(),
             .norm_samples = pass.batch.norm_samples,
+            .subnet = pass.options.subnet,
             .progress = pass.progress},
       keeps_(pass.into != nullptr),
       stage_recomputed_(keeps_ && pass.recompute && pass.options.recompute_stage),
@@ -192,6 +193,7 @@ model::Call StageRun::recompute_call(model::Buffers& scratch) const {
           .options = call_.options,
           .chunks_logits = call_.chunks_logits,
           .norm_samples = call_.norm_samples,
+          .subnet = call_.subnet,
           .progress = call_.progress};
 }
 

@@ -29,18 +29,18 @@ class LeafWeights final : public Weights {
 // Gradients of weight * (sum of cross entropies of the rows of "logits" against `targets`), one per parameter.
 inline std::vector<at::Tensor> gradients_by_autograd(const Model& model, const mesh::FlatLayout& layout, const at::Tensor& flat,
                                                      Buffers buffers, const mesh::Batch& batch, const std::string& target_field,
-                                                     double weight) {
+                                                     double weight, const Subnet* subnet = nullptr) {
   at::AutoGradMode record(true);
   const LeafWeights weights(layout, flat);
   const mesh::Axes alone;
-  const Call call{.weights = weights, .buffers = buffers, .axes = alone};
+  const Call call{.weights = weights, .buffers = buffers, .axes = alone, .subnet = subnet};
   Values values;
   for (const auto& [name, field] : batch.fields) values.put(name, field.tensor);
   for (const auto& block : model.blocks()) block->plain(values, call);
   const at::Tensor logits = values.get("logits");
   const at::Tensor targets = batch.field(target_field).reshape({-1});
   const at::Tensor loss = at::cross_entropy_loss(logits.reshape({-1, logits.size(-1)}), targets, {}, at::Reduction::Sum, -100) * weight;
-  return torch::autograd::grad({loss}, weights.leaves);
+  return torch::autograd::grad({loss}, weights.leaves, {}, /*retain_graph=*/std::nullopt, /*create_graph=*/false, /*allow_unused=*/subnet != nullptr);
 }
 
 }  // namespace cairn::model

@@ -8,7 +8,7 @@
 namespace cairn::optim {
 namespace {
 
-constexpr const char* kMissed = "missed.";
+constexpr const char* kMissedPrefix = "missed.";
 
 // Bias corrections and rate of one update of one member.
 UpdateFacts facts_for(const ActiveSet::Member& member, const UpdateFacts& facts, int64_t missed) {
@@ -179,7 +179,7 @@ at::Tensor ActiveOptimizer::step_scalars(const UpdateFacts& facts) { return set_
 mesh::NamedTensors ActiveOptimizer::state() {
   mesh::NamedTensors all = inner_->state();
   for (const Piece& one : pieces_)
-    if (one.missed.defined()) all.push_back({kMissed + one.piece.name, one.missed});
+    if (one.missed.defined()) all.push_back({kMissedPrefix + one.piece.name, one.missed});
   return all;
 }
 

@@ -182,7 +182,9 @@ class Examination {
     const std::string index = "model.safetensors.index.json";
     const std::string of = fs::exists(folder_ / "model.safetensors", error) ? "model.safetensors" : index;
     if (!holds(of, [&] { weights = WeightFiles::open(folder_); })) return;
-    holds(of, [&] { check_tensors(shape, *weights); });
+    std::optional<SpectralState> spectral;
+    if (!holds(kSpectralFile, [&] { spectral = read_spectral(folder_); })) return;
+    holds(of, [&] { check_tensors(shape, *weights, spectral ? spectral->names() : std::vector<std::string>{}); });
   }
 
   const fs::path folder_;

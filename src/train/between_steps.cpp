@@ -1,5 +1,6 @@
 #include "train/between_steps.h"
 
+#include "train/spectral/spectral_rounds.h"
 #include "train/steps/mosa_step.h"
 
 namespace cairn::train {
@@ -9,7 +10,8 @@ namespace cairn::train {
 std::vector<std::unique_ptr<BetweenSteps>> make_between_steps(Job& job, comm::World& world) {
   using Maker = std::unique_ptr<BetweenSteps> (*)(Job&, comm::World&);
   static const std::vector<Maker> makers{
-      make_module_turns,  // adapters in modules
+      make_module_turns,     // adapters in modules
+      make_spectral_rounds,  // model.spectral
   };
   std::vector<std::unique_ptr<BetweenSteps>> made;
   for (const Maker make : makers)

@@ -31,6 +31,10 @@ constexpr Conflict kConflicts[] = {
     {Feature::cuda_graph, Feature::several_ranks, "is for one rank, because messages between ranks are not captured: leave it out"},
     {Feature::cuda_graph, Feature::host_sync, "the sync rule decides on the host what a step does: leave it out"},
     {Feature::cuda_graph, Feature::dropout, "a captured graph would drop the same elements in every pass: leave it out"},
+    {Feature::spectral, Feature::fp8, "factors of unit length lose their directions in 8 bits: leave train.fp8 out"},
+    {Feature::spectral, Feature::bf16_parameters, "decompositions need factors in fp32: leave train.parameters out"},
+    {Feature::spectral, Feature::cuda_graph, "a captured update would keep its rates and counts: use train.cuda_graph = false"},
+    {Feature::spectral, Feature::remote_islands, "islands of worlds of their own cannot share a decomposition: use mesh.island"},
     {Feature::check_every, Feature::cuda_graph, "compares steps that are not captured: use train.cuda_graph = false"},
     {Feature::check_every, Feature::sync_check, "waits for the device to compare, which log.sync_check = true forbids: drop one"},
     {Feature::bf16_gradients, Feature::several_ranks, "gradients are summed over ranks in fp32: leave it out, or use one rank"},
@@ -108,6 +112,7 @@ void add_layout(const Settings& s, const parallel::Plan& plan, std::vector<UsedF
 }
 
 void add_model(const Settings& s, std::vector<UsedFeature>& used) {
+  if (s.model.spectral.any()) used.push_back({Feature::spectral, fmt::format("model.spectral.rank = {}", s.model.spectral.rank)});
   if (s.model.dropout > 0) used.push_back({Feature::dropout, fmt::format("model.dropout = {}", s.model.dropout)});
   if (s.adapter.shape().behind_branches())
     used.push_back({Feature::adapters_behind,

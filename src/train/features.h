@@ -41,6 +41,7 @@ enum class Feature {
   tensor_overlap,      // tensor-parallel products overlap with their messages
   stage_recompute,     // whole pipeline stages are recomputed
   stream,              // layers are computed in slices along the sequence
+  spectral,            // spectral linear layers
   dropout,             // passes draw random numbers
   running_statistics,  // buffers that a pass updates (batch norm)
   step_plans,          // a plan for each step says which ranks work on a sequence (context.plan)

@@ -15,6 +15,7 @@
 #include "train/build/check_clips.h"
 #include "train/islands/remote_islands.h"
 #include "train/settings.h"
+#include "train/spectral/spectral_rounds.h"
 #include "train/step_methods.h"
 
 namespace cairn::train {
@@ -194,6 +195,7 @@ void check_settings(const Settings& settings, const parallel::Plan& plan) {
   check_context(settings, plan);
   check_streams(settings, plan);
   check_frozen_cache(settings);
+  check_spectral(settings, plan);
   check_islands(settings, plan);
   refuse_conflicts(used);
 }

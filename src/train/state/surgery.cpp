@@ -29,22 +29,24 @@
 namespace cairn::train {
 namespace {
 
-constexpr const char* kMissed = "missed";
+constexpr const char* kMissedCounts = "missed";
 
-struct Family {
+struct StateFamily {
   std::string name;
   enum class Absent { is_zero, has_its_value } absent = Absent::is_zero;
   std::map<size_t, StateTensor> tensors = {};  // by parameter
   bool moments = false;                        // zeroed with them
 };
 
-class Operation {
+}  // namespace
+
+class SurgeryInParts::Operation {
  public:
   explicit Operation(Job& job) : job_(job), updates_(updates_done(job)) {
     for (size_t i = 0; i < job.engine.model->parameters().size(); ++i) places_[job.engine.model->parameters()[i].name] = i;
     for (StateTensor& one : parameter_state(job)) values_.emplace(one.parameter, std::move(one));
     if (!job.engine.sync->global_parameters().empty()) {
-      Family& common = families_.emplace_back(Family{"common", Family::Absent::has_its_value});
+      StateFamily& common = families_.emplace_back(StateFamily{"common", StateFamily::Absent::has_its_value});
       for (StateTensor& one : model_state(job))
         if (trained(one.parameter)) common.tensors.emplace(one.parameter, std::move(one));
     }
@@ -75,7 +77,7 @@ class Operation {
       std::vector<const StateTensor*> tensors;
       for (const size_t p : parameters) tensors.push_back(&values_.at(p));
       rearrange(tensors);
-      for (const Family& family : families_) {
+      for (const StateFamily& family : families_) {
         if (family.moments && !change.keeps_moments) continue;
         tensors.clear();
         bool any = false;
@@ -83,7 +85,7 @@ class Operation {
           const auto found = family.tensors.find(p);
           any = any || found != family.tensors.end();
           tensors.push_back(found != family.tensors.end()                    ? &found->second
-                            : family.absent == Family::Absent::has_its_value ? &values_.at(p)
+                            : family.absent == StateFamily::Absent::has_its_value ? &values_.at(p)
                                                                              : nullptr);
         }
         if (any) rearrange(tensors);
@@ -104,10 +106,35 @@ class Operation {
     const size_t parameter = place(change.parameter);
     const StateTensor& value = values_.at(parameter);
     CAIRN_CHECK(change.whole.sizes().vec() == value.shape, "new values of {} have another shape", change.parameter);
-    for (const Family& family : families_)
+    for (const StateFamily& family : families_)
       if (const auto found = family.tensors.find(parameter); family.name == "common" && found != family.tensors.end())
         keep(found->second, change.whole);
     keep(value, change.whole);
+  }
+
+  // The whole parameters, as islands have them in common, on the ranks that hold any.
+  std::vector<at::Tensor> common(const std::vector<size_t>& parameters) const {
+    std::vector<at::Tensor> whole;
+    comm::Group* const group = group_of(parameters);
+    for (const size_t p : group ? parameters : std::vector<size_t>{}) {
+      const StateTensor* one = &values_.at(p);
+      for (const StateFamily& family : families_)
+        if (const auto found = family.tensors.find(p); family.name == "common" && found != family.tensors.end()) one = &found->second;
+      whole.push_back(assemble(*one, *group));
+    }
+    return whole;
+  }
+
+  // The ranks that hold any part of these parameters; null: this rank does not.
+  comm::Group* group_of(const std::vector<size_t>& parameters) const {
+    std::set<int> places;
+    for (const size_t p : parameters)
+      for (const parallel::StateMap::Holding& one : job_.state_map->holdings(p)) places.insert(one.rank);
+    comm::Group& step_group = *job_.engine.step_group;
+    if (!places.contains(step_group.rank())) return nullptr;
+    std::vector<int> ranks;
+    for (const int one : places) ranks.push_back(step_group.ranks()[static_cast<size_t>(one)]);
+    return &step_group.world().group(std::move(ranks), "surgery");
   }
 
  private:
@@ -126,23 +153,11 @@ class Operation {
             "adamw or sgd.",
             job_.config.settings.optim.kind, one.name);
       const std::string kind = one.name.substr(0, one.name.find('.'));
-      auto found = std::find_if(families_.begin(), families_.end(), [&](const Family& f) { return f.name == owner + " " + kind; });
+      auto found = std::find_if(families_.begin(), families_.end(), [&](const StateFamily& f) { return f.name == owner + " " + kind; });
       if (found == families_.end())
-        found = families_.insert(families_.end(), Family{.name = owner + " " + kind, .moments = kind != kMissed});
+        found = families_.insert(families_.end(), StateFamily{.name = owner + " " + kind, .moments = kind != kMissedCounts});
       found->tensors.emplace(one.parameter, std::move(one));
     }
-  }
-
-  // The ranks that hold any part of these parameters; null: this rank does not.
-  comm::Group* group_of(const std::vector<size_t>& parameters) const {
-    std::set<int> places;
-    for (const size_t p : parameters)
-      for (const parallel::StateMap::Holding& one : job_.state_map->holdings(p)) places.insert(one.rank);
-    comm::Group& step_group = *job_.engine.step_group;
-    if (!places.contains(step_group.rank())) return nullptr;
-    std::vector<int> ranks;
-    for (const int one : places) ranks.push_back(step_group.ranks()[static_cast<size_t>(one)]);
-    return &step_group.world().group(std::move(ranks), "surgery");
   }
 
   at::TensorOptions options(at::ScalarType dtype) const { return at::TensorOptions().dtype(dtype).device(job_.config.device); }
@@ -187,7 +202,7 @@ class Operation {
 
   // Islands go on from the parameters that they have in common.
   void take_common(const std::vector<size_t>& parameters) const {
-    for (const Family& family : families_)
+    for (const StateFamily& family : families_)
       for (const size_t p : parameters)
         if (const auto found = family.tensors.find(p);
             family.name == "common" && found != family.tensors.end() && found->second.mine.defined())
@@ -206,7 +221,7 @@ class Operation {
   }
 
   void zero_moments(size_t parameter) const {
-    for (const Family& family : families_)
+    for (const StateFamily& family : families_)
       if (const auto found = family.tensors.find(parameter);
           family.moments && found != family.tensors.end() && found->second.mine.defined())
         found->second.mine.zero_();
@@ -215,9 +230,9 @@ class Operation {
 
   void zero_moments(size_t parameter, const std::vector<mesh::Box>& boxes) const {
     const mesh::LocalShard& held = job_.engine.store->shard().parameters[parameter].local_shard;
-    for (const Family& family : families_) {
+    for (const StateFamily& family : families_) {
       const auto found = family.tensors.find(parameter);
-      const bool counts = family.name == std::string("optimizer ") + kMissed;
+      const bool counts = family.name == std::string("optimizer ") + kMissedCounts;
       if ((!family.moments && !counts) || found == family.tensors.end() || !found->second.mine.defined()) continue;
       const StateTensor& one = found->second;
       const at::Tensor flat = one.mine.view({-1});
@@ -235,8 +250,10 @@ class Operation {
   const int64_t updates_;
   std::map<std::string, size_t> places_;
   std::map<size_t, StateTensor> values_;
-  std::vector<Family> families_;
+  std::vector<StateFamily> families_;
 };
+
+namespace {
 
 void check_rules(const Job& job) {
   const Settings& s = job.config.settings;
@@ -250,22 +267,36 @@ void check_rules(const Job& job) {
 
 }  // namespace
 
-void operate(Job& job, const optim::Surgery& surgery) {
+SurgeryInParts::SurgeryInParts(Job& job) : job_(job) {
   check_rules(job);
   mesh::before_writing_all(job.engine.trained.barrier);
   job.engine.store->wait_for_gathers();
-  change_active(job.engine, [&](optim::ActiveOptimizer&) {
-    for (const optim::SurgeryStep& step : surgery) {
-      Operation operation(job);
-      std::visit([&](const auto& change) { operation.run(change); }, step);
-    }
-  });
-  job.engine.active->changed_by_surgery();
-  job.engine.store->updated();
+  operation_ = std::make_unique<Operation>(job);
+}
+
+SurgeryInParts::~SurgeryInParts() = default;
+
+void SurgeryInParts::apply(const optim::Surgery& surgery) {
+  for (const optim::SurgeryStep& step : surgery) std::visit([&](const auto& change) { operation_->run(change); }, step);
+}
+
+comm::Group* SurgeryInParts::holders(const std::vector<size_t>& parameters) const { return operation_->group_of(parameters); }
+
+std::vector<at::Tensor> SurgeryInParts::whole(const std::vector<size_t>& parameters) const { return operation_->common(parameters); }
+
+void SurgeryInParts::finish() {
+  job_.engine.active->changed_by_surgery();
+  job_.engine.store->updated();
+}
+
+void operate(Job& job, const optim::Surgery& surgery) {
+  SurgeryInParts parts(job);
+  parts.apply(surgery);
+  parts.finish();
 }
 
 at::Tensor whole_parameter(Job& job, size_t parameter) {
-  const StateTensor one = parameter_state(job)[parameter];
+  const StateTensor one = model_state(job)[parameter];
   comm::Group& group = *job.engine.step_group;
   at::Tensor whole = job.assembly->trivial() ? one.mine : job.assembly->gather(parameter, one.mine, one.name);
   if (job.assembly->trivial()) return whole.to(at::kFloat).view(one.shape);

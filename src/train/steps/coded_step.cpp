@@ -72,6 +72,7 @@ class CodedStep final : public Step {
     const PartSums reported = sums_of_own_parts(sums, clip.norm);
     facts.skipped = input.approve && !input.approve(reported.loss_sum, clip.norm);
     if (!facts.skipped) update(engine, input, clip.factor);
+    if (!facts.skipped && engine.after_update) engine.after_update();
     engine.sync->after_step(facts).wait();
     engine.store->updated();
     return {.loss_sum = reported.loss_sum, .gradient_norm = clip.norm, .measures = reported.measures, .skipped = facts.skipped};

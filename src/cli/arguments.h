@@ -151,10 +151,11 @@ struct BenchArguments {
   bool kernels = false, json = false;
 };
 
-// `cairn study KIND RECIPE`.
+// `cairn study KIND RECIPE`, and `cairn prune RECIPE`, which has no kind.
 struct StudyArguments {
   std::string kind, recipe, out;
   std::vector<std::string> sets;
+  std::string device = "cpu";
   int nproc = 1;
   bool dry_run = false, json = false;
 };
@@ -228,6 +229,7 @@ enum class Command {
   prove,
   bench,
   study,
+  prune,
   unlearn,
   example
 };
@@ -253,7 +255,7 @@ struct Arguments {
   CompletionArguments completion;
   ProveArguments prove;
   BenchArguments bench;
-  StudyArguments study;
+  StudyArguments study, prune;
   UnlearnArguments unlearn;
   ExampleArguments example;
 };

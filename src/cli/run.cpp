@@ -89,6 +89,7 @@ int run_command(const Arguments& arguments, const std::vector<std::string>& comm
     case Command::prove:
     case Command::bench:
     case Command::study:
+    case Command::prune:
     case Command::unlearn:
     case Command::example:
       return exec_lab(command_line);

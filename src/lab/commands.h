@@ -21,9 +21,10 @@ int study_value(const cli::StudyArguments& a);
 int study_iterate(const cli::StudyArguments& a);
 int study_lifelong(const cli::StudyArguments& a);
 int unlearn_command(const cli::UnlearnArguments& a, const std::vector<std::string>& command_line);
+int prune_command(const cli::StudyArguments& a);
 int example_command(const cli::ExampleArguments& a);
 
-// The directory of a study: --out, or studies/RECIPE.
+// The directory of a study: --out, or studies/RECIPE; of pruning pruned/RECIPE.
 std::filesystem::path study_directory(const cli::StudyArguments& a);
 
 // The file of `cairn`, beside this program: jobs start it to train and to generate.

@@ -47,8 +47,11 @@ int run_on_ranks(const cli::StudyArguments& a, const RankOfStudy& body) {
   if (const auto setup_fd = cli::variable("CAIRN_SETUP_FD")) return be_rank_of_study(a, train::inherited_setup(std::stoi(*setup_fd)), body);
   if (a.nproc == 1) return be_rank_of_study(a, std::move(comm::make_net_setups(1).front()), body);
   const cli::Signals signals;
-  train::AgentOptions options{
-      .setups = comm::make_net_setups(a.nproc), .argv = {cli::own_program().string(), "study", a.kind, a.recipe}, .env = {}};
+  train::AgentOptions options{.setups = comm::make_net_setups(a.nproc), .argv = {cli::own_program().string()}, .env = {}};
+  if (a.kind.empty())
+    options.argv.insert(options.argv.end(), {"prune", a.recipe, "--device", a.device});
+  else
+    options.argv.insert(options.argv.end(), {"study", a.kind, a.recipe});
   options.argv.insert(options.argv.end(), {"--out", study_directory(a).string(), "--nproc", std::to_string(a.nproc)});
   for (const std::string& set : a.sets) options.argv.insert(options.argv.end(), {"--set", set});
   if (a.json) options.argv.emplace_back("--json");

@@ -25,7 +25,7 @@ constexpr int64_t kResultBytesMax = 64 << 20;
 }  // namespace
 
 std::filesystem::path study_directory(const cli::StudyArguments& a) {
-  return a.out.empty() ? std::filesystem::path("studies") / std::filesystem::path(a.recipe).stem() : std::filesystem::path(a.out);
+  return a.out.empty() ? std::filesystem::path(a.kind.empty() ? "pruned" : "studies") / std::filesystem::path(a.recipe).stem() : std::filesystem::path(a.out);
 }
 
 int study_command(const cli::StudyArguments& a) {

@@ -68,6 +68,17 @@ CLI::App* add_study(CLI::App& app, StudyArguments& a) {
   return command;
 }
 
+CLI::App* add_prune(CLI::App& app, StudyArguments& a) {
+  CLI::App* command = app.add_subcommand("prune", "Remove weights of a trained model, and win its quality back with a sliver of training");
+  command->add_option("recipe", a.recipe, "A recipe (TOML) with model.from, data and a [prune]")->required();
+  command->add_option("--out", a.out, "Where model/ and what leads to it go; a job that is there is resumed (default: pruned/RECIPE)");
+  command->add_option("--set", a.sets, "A recipe key: --set prune.sparsity=0.6; may be repeated")->allow_extra_args(false)->take_all();
+  command->add_option("--nproc", a.nproc, "Processes that share the samples")->check(CLI::Range(1, 1024))->capture_default_str();
+  command->add_option("--device", a.device, "cpu or cuda")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
+  command->add_flag("--json", a.json, "Print results.json, and nothing else");
+  return command;
+}
+
 CLI::App* add_example(CLI::App& app, ExampleArguments& a) {
   CLI::App* command = app.add_subcommand("example", "Run one of the programs in examples/; without a name, list them");
   command->add_option("name", a.name, "Which example");

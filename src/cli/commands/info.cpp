@@ -23,6 +23,7 @@
 #include "study/hdee_options.h"
 #include "study/iterate_options.h"
 #include "study/lifelong_options.h"
+#include "study/prune/prune_options.h"
 #include "study/value_options.h"
 #include "train/settings.h"
 #include "unlearn/options.h"
@@ -96,7 +97,10 @@ int reference_command() {
       base::reference_markdown(study::hdee_sections()) + "\n\n## Coded training\n\n" + base::reference_markdown(study::coded_sections()) +
       "\n\n## Values of data\n\n" + base::reference_markdown({study::value_schema().section()}) + "\n\n## Selection in rounds\n\n" +
       base::reference_markdown({study::iterate_schema().section()}) + "\n\n## Lifelong training\n\n" +
-      base::reference_markdown(study::lifelong_sections()) + "\n\n# Unlearning\n\nOf `cairn unlearn train`, beside the sections that train "
+      base::reference_markdown(study::lifelong_sections()) +
+      "\n\n# Pruning\n\nOf `cairn prune`, beside the sections that train a model.\n\n" +
+      base::reference_markdown({study::prune_schema().section(), study::recover_schema().section()}) +
+      "\n\n# Unlearning\n\nOf `cairn unlearn train`, beside the sections that train "
       "a model.\n\n" +
       base::reference_markdown({unlearn::unlearning_schema().section()}));
   return 0;

@@ -44,7 +44,8 @@ struct Case {
 // Biases and adapters, where a wrong sign hides.
 void fill_what_starts_at_zero(const mesh::FlatLayout& layout, const at::Tensor& flat) {
   for (const mesh::NamedTensor& one : layout.views(flat))
-    if (one.name.ends_with(".bias") || one.name.ends_with(".lora_B.weight") || one.name.ends_with(".pool_b"))
+    if (one.name.ends_with(".bias") || one.name.ends_with(".lora_B.weight") || one.name.ends_with(".pool_b") ||
+        one.name.ends_with(".up.weight"))
       kernels::fill_normal(one.tensor.view({-1}), base::Random(4).for_name(one.name), 0, 0.03);
 }
 
@@ -143,6 +144,18 @@ INSTANTIATE_TEST_SUITE_P(
                       .shards = 2,
                       .dissociate = false,
                       .share_rows = true}}));
+
+std::vector<Case> of_bottlenecks() {
+  std::vector<Case> cases;
+  for (const AdapterStyle style : {AdapterStyle::adaptformer, AdapterStyle::pfeiffer, AdapterStyle::houlsby})
+    cases.push_back(
+        {.shape = {.vocab = 19, .embed = 12, .layers = 2, .heads = 2, .kv_heads = 1, .head_dim = 6, .mlp = 14, .length = 11},
+         .samples = 2,
+         .length = 7,
+         .lora = {.rank = 3, .kind = AdapterKind::bottleneck, .style = style, .branch_scale = style == AdapterStyle::pfeiffer ? 0.7 : 0}});
+  return cases;
+}
+INSTANTIATE_TEST_SUITE_P(Bottlenecks, DecoderGradients, testing::ValuesIn(of_bottlenecks()));
 
 // A shape of the family with odd sizes.
 DecoderShape small(const std::string& kind) {

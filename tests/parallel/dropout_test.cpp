@@ -59,7 +59,8 @@ void expect_gradients_of_the_masked_function(Dropped one) {
   model::initialize_parameters(*one.model, flat, base::Random(3));
   flat.mul_(10);
   for (const mesh::NamedTensor& named : one.layout.views(flat))
-    if (named.name.ends_with(".lora_B.weight") || named.name.ends_with(".pool_b"))
+    if (named.name.ends_with(".lora_B.weight") || named.name.ends_with(".pool_b") || named.name.find(".up.") != std::string::npos ||
+        named.name.find(".lora_B.modules.") != std::string::npos)
       kernels::fill_normal(named.tensor.view({-1}), base::Random(5).for_name(named.name), 0, 0.03);
   kernels::fill_normal(direction, base::Random(9), 0, 1);
   mesh::FlatGradients sink(one.layout, at::empty_like(flat), one.model->uses());
@@ -90,6 +91,21 @@ TEST(Dropout, HasTheGradientsOfTheFunctionWithItsMask) {
                                                    .equivalent_rank = 2,
                                                    .private_rank = 1,
                                                    .shards = 2}));
+}
+
+// A training pass computes with the modules that it draws, and others have no gradient in it.
+TEST(Dropout, AndModulesHaveTheGradientsOfTheFunctionThatTheyMake) {
+  const auto in_modules = [](model::AdapterStyle style, model::AdapterShare share, model::ModuleSplit split) {
+    model::AdapterShape shape{.rank = 5, .targets = {"q_proj", "o_proj"}, .dropout = 0.3, .kind = model::AdapterKind::mosa};
+    shape.style = style, shape.modules = 3, shape.share = share, shape.split = split;
+    return shape;
+  };
+  using enum model::AdapterStyle;
+  expect_gradients_of_the_masked_function(Dropped(in_modules(adaptformer, model::AdapterShare::down, model::ModuleSplit::all)));
+  expect_gradients_of_the_masked_function(Dropped(in_modules(pfeiffer, model::AdapterShare::none, model::ModuleSplit::row)));
+  expect_gradients_of_the_masked_function(Dropped(in_modules(houlsby, model::AdapterShare::up, model::ModuleSplit::all)));
+  expect_gradients_of_the_masked_function(Dropped(in_modules(lora, model::AdapterShare::down, model::ModuleSplit::column)));
+  expect_gradients_of_the_masked_function(Dropped(in_modules(lora, model::AdapterShare::none, model::ModuleSplit::all)));
 }
 
 TEST(Dropout, ABlockOfColumnsHasTheMaskOfTheWholeRow) {

@@ -224,7 +224,7 @@ void for_each_layer(const Adapter& adapter, const model::DecoderShape& shape,
   const std::string of = adapter.path.empty() ? "the adapter" : adapter.path;
   if (adapter.shape.on_branches())
     base::fail_input(
-        "{}: a {} adapter is no part of any weight, so it cannot be merged. Export it with --adapter, and train or evaluate with "
+        "{}: adapters of style {} are no part of any weight and cannot be merged. Export them with --adapter, and train or evaluate with "
         "model.adapter.from.",
         of, base::enum_name(model::kAdapterStyleNames, adapter.shape.style));
   const mesh::NamedTensors tensors = low_rank_tensors(merge_modules(adapter), shape);

@@ -36,13 +36,13 @@ struct UnlearnOptions {
   int64_t shards = 5, slices = 4;
   int64_t budget = 4;  // orders of a shard
   OrderKind orders = OrderKind::cyclic;
-  std::string delete_probs;         // a file
+  std::string delete_probs = {};    // a file
   double expected_deletions = 100;  // t of the matching
   StageData data = StageData::cumulative;
   int64_t layers_per_stage = 0;  // 0: layers / slices
   Aggregate aggregate = Aggregate::mean_log_prob;
   Prefix prefix = Prefix::longest;
-  std::string validation;  // a file
+  std::string validation = {};  // a file
   int64_t cache_bytes = int64_t{1} << 30;
   int64_t partition_seed = 0;
 };

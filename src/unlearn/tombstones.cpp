@@ -1,9 +1,7 @@
 // A line: the record, the time in Unix seconds, and the checksum of both.
 #include "unlearn/tombstones.h"
 
-#include <cerrno>
 #include <charconv>
-#include <cstring>
 #include <string>
 #include <string_view>
 
@@ -35,15 +33,12 @@ int64_t record_of(std::string_view line) {
   return record;
 }
 
-[[noreturn]] void fail_to_log(const fs::path& log, const char* doing) {
-  throw Error(Error::Kind::disk, fmt::format("{}: cannot {}: {}. Nothing was deleted.", log.string(), doing, std::strerror(errno)));
-}
-
-// Where the last whole line ends.
-int64_t whole_bytes(const fs::path& log) {
-  if (!fs::exists(log)) return 0;
-  const std::string text = base::read_file(log, kLogBytesMax);
-  return static_cast<int64_t>(text.rfind('\n') + 1);
+// The lines that were acknowledged.
+std::string whole_lines(const fs::path& log) {
+  if (!base::path_exists(log)) return {};
+  std::string text = base::read_file(log, kLogBytesMax);
+  text.resize(text.rfind('\n') + 1);
+  return text;
 }
 
 }  // namespace
@@ -62,27 +57,13 @@ std::vector<int64_t> read_tombstones(const fs::path& log) {
 }
 
 void append_tombstones(const fs::path& log, std::span<const int64_t> records, const base::Disk& disk) {
-  const int64_t whole = whole_bytes(log);
-  std::string text;
+  std::string text = whole_lines(log);
   for (const int64_t record : records) text += tombstone_line(record, static_cast<int64_t>(base::wall_time()));
-  const int file = disk.append(log);
-  if (file < 0) fail_to_log(log, "be opened");
-  const auto close = [&] { disk.close(file); };
-  bool written = disk.resize(file, whole) == 0;  // without the rest of a line that was cut off
-  for (std::string_view left = text; written && !left.empty();) {
-    const int64_t count = disk.write(file, base::as_bytes(left));
-    written = count > 0;
-    if (written) left.remove_prefix(static_cast<size_t>(count));
+  try {
+    base::write_atomically(log, text, disk);  // all of them or none: an append that a crash has torn would leave damaged lines
+  } catch (const Error& error) {
+    throw Error(error.kind(), error.sentence() + ". Nothing was deleted.");
   }
-  if (!written || disk.sync(file) != 0) {
-    const int error = errno;
-    disk.resize(file, whole);
-    close();
-    errno = error;
-    fail_to_log(log, "be written");
-  }
-  close();
-  if (disk.sync_folder(log.parent_path()) != 0) fail_to_log(log, "be synced");
 }
 
 }  // namespace cairn::unlearn

@@ -13,7 +13,7 @@ namespace cairn::unlearn {
 // does not count; any other line that does not check is an error: a store whose deletions are not known serves nothing.
 std::vector<int64_t> read_tombstones(const std::filesystem::path& log);
 
-// Appends records and returns when they are on disk. The caller keeps other writers out.
+// Adds records, all or none, and returns when they are on disk. The caller keeps other writers out.
 void append_tombstones(const std::filesystem::path& log, std::span<const int64_t> records, const base::Disk& disk = base::real_disk());
 
 }  // namespace cairn::unlearn

@@ -6,6 +6,7 @@
 #include "mesh/flat_layout.h"
 #include "model/block.h"
 #include "model/parameter.h"
+#include "model/supernet/elastic_shape.h"
 
 namespace cairn::base {
 struct Random;
@@ -36,6 +37,8 @@ class Model {
   // The positions of its residual stream for each sample, where samples are no sequences of tokens (patches of pictures); 0: as the batch
   // says.
   virtual int64_t positions() const { return 0; }
+  // The layers and channels that a subnet may leave out; empty: none.
+  virtual ElasticShape elastic() const { return {}; }
   // The config.json of a Hugging Face directory; empty where the model has none.
   virtual std::string config_json() const { return {}; }
   virtual ~Model() = default;

@@ -13,7 +13,7 @@
 namespace cairn::model {
 namespace {
 
-constexpr int64_t kMiddleStep = 8, kLargeSize = 48;
+constexpr int64_t kLargeSize = 48;
 
 // Strides and widths of the layers, in running order.
 struct PlacedLayer {
@@ -29,7 +29,8 @@ std::vector<PlacedLayer> placed_layers(const ConvNetShape& shape) {
   for (size_t stage = 0; stage < shape.widths.size(); ++stage)
     for (int64_t place = 0; place < shape.depths[stage]; ++place) {
       const int64_t stride = stage > 0 && place == 0 && shape.kernel > 1 && size > 1 ? 2 : 1, out = shape.widths[stage];
-      layers.push_back({static_cast<int64_t>(stage), place, in, middle_channels(in, shape.expand), out, stride, size});
+      const int64_t middle = shape.middles.empty() ? middle_channels(in, shape.expand) : shape.middles[layers.size()];
+      layers.push_back({static_cast<int64_t>(stage), place, in, middle, out, stride, size});
       size = (size + stride - 1) / stride, in = out;
     }
   return layers;
@@ -59,6 +60,38 @@ class ConvNet final : public Model {
     Buffers buffers;
     for (const auto& [name, channels] : norms_) add_batch_norm_buffers(buffers, name, channels, options);
     return buffers;
+  }
+
+  ElasticShape elastic() const override {
+    ElasticShape elastic;
+    const auto product = [](std::initializer_list<int64_t> factors) {
+      double all = 2;
+      for (const int64_t one : factors) all *= static_cast<double>(one);
+      return all;
+    };
+    const std::vector<PlacedLayer> layers = placed_layers(shape_);
+    for (const PlacedLayer& layer : layers) {
+      const int64_t before = layer.size * layer.size, side = (layer.size + layer.stride - 1) / layer.stride, after = side * side;
+      const std::string name = fmt::format("stages.{}.{}", layer.stage, layer.place);
+      ElasticLayer one{.stage = layer.stage, .place = layer.place, .name = name, .tensors = name + ".", .in = layer.in};
+      one.middle = layer.middle;
+      one.flops = product({before, layer.in, layer.middle}) + product({after, layer.middle, layer.out});
+      one.of_middle = {{name + ".expand.weight", 0}, {name + ".project.weight", 1}};
+      one.projection = {name + ".project.weight", 1};
+      std::vector<std::string> norms{name + ".expand_norm"};
+      if (shape_.kernel > 1) {
+        one.flops += product({after, layer.middle, shape_.kernel, shape_.kernel});
+        one.of_middle.push_back({name + ".depthwise.weight", 0});
+        norms.push_back(name + ".depthwise_norm");
+      }
+      for (const std::string& norm : norms)
+        for (const char* ending : {".weight", ".bias", ".running_mean", ".running_var"}) one.of_middle.push_back({norm + ending, 0});
+      elastic.layers.push_back(std::move(one));
+    }
+    const int64_t side = (shape_.size + stem_stride(shape_) - 1) / stem_stride(shape_);
+    elastic.other_flops = product({side, side, shape_.kernel, shape_.kernel, shape_.channels, shape_.widths.front()}) +
+                          product({shape_.widths.back(), shape_.classes});
+    return elastic;
   }
 
  private:
@@ -124,35 +157,6 @@ class ConvNet final : public Model {
 };
 
 }  // namespace
-
-int64_t middle_channels(int64_t in, int64_t expand) {
-  return std::max(kMiddleStep, (in * expand + kMiddleStep / 2) / kMiddleStep * kMiddleStep);
-}
-
-ElasticShape elastic_shape(const ConvNetShape& shape) {
-  ElasticShape elastic;
-  const auto product = [](std::initializer_list<int64_t> factors) {
-    double all = 2;
-    for (const int64_t one : factors) all *= static_cast<double>(one);
-    return all;
-  };
-  for (const PlacedLayer& layer : placed_layers(shape)) {
-    const int64_t before = layer.size * layer.size, side = (layer.size + layer.stride - 1) / layer.stride, after = side * side;
-    double flops = product({before, layer.in, layer.middle}) + product({after, layer.middle, layer.out});
-    if (shape.kernel > 1) flops += product({after, layer.middle, shape.kernel, shape.kernel});
-    elastic.layers.push_back({.stage = layer.stage,
-                              .place = layer.place,
-                              .name = fmt::format("stages.{}.{}", layer.stage, layer.place),
-                              .middle = layer.middle,
-                              .in = layer.in,
-                              .out = layer.out,
-                              .flops = flops});
-  }
-  const int64_t side = (shape.size + stem_stride(shape) - 1) / stem_stride(shape);
-  elastic.other_flops = product({side, side, shape.kernel, shape.kernel, shape.channels, shape.widths.front()}) +
-                        product({shape.widths.back(), shape.classes});
-  return elastic;
-}
 
 std::unique_ptr<Model> make_conv_net(const ConvNetShape& shape) { return std::make_unique<ConvNet>(shape); }
 

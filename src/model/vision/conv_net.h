@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "model/model.h"
-#include "model/supernet/subnet.h"
 
 namespace cairn::model {
 
@@ -25,11 +24,8 @@ struct ConvNetShape {
   std::vector<int64_t> depths = {2, 2, 2};     // layers of each stage
   int64_t expand = 4;
   int64_t kernel = 3;
+  std::vector<int64_t> middles = {};  // channels in the middle of each layer, in running order; empty: as `expand` says
 };
 std::unique_ptr<Model> make_conv_net(const ConvNetShape& shape);
-
-// The channels in the middle of a layer that reads `in`: a multiple of 8.
-int64_t middle_channels(int64_t in, int64_t expand);
-ElasticShape elastic_shape(const ConvNetShape& shape);
 
 }  // namespace cairn::model

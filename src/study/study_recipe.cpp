@@ -12,11 +12,18 @@ bool is_key_of(std::string_view key, const std::string& section) { return key.st
 base::Recipe::File training_sections(const base::Recipe::File& file, const std::string& section) {
   base::Recipe::File kept{.text = {}, .name = file.name};
   std::istringstream lines(file.text);
-  bool own = false;
+  bool own = false, any_header = false;
   for (std::string line; std::getline(lines, line);) {
     const size_t first = line.find_first_not_of(" \t");
-    if (first != std::string::npos && line[first] == '[') own = line.find(section, first) == line.find_first_not_of("[ \t", first);
-    kept.text += (own ? "" : line) + "\n";
+    const bool header = first != std::string::npos && line[first] == '[';
+    any_header = any_header || header;
+    if (header) own = line.find(section, first) == line.find_first_not_of("[ \t", first);
+    // `study = {...}` and `study.seed.steps = 3` before the first header.
+    const size_t after = first == std::string::npos || !line.substr(first).starts_with(section)
+                             ? std::string::npos
+                             : line.find_first_not_of(" \t", first + section.size());
+    const bool inlined = !any_header && after != std::string::npos && (line[after] == '=' || line[after] == '.');
+    kept.text += (own || inlined ? "" : line) + "\n";
   }
   return kept;
 }

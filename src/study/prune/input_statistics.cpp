@@ -8,11 +8,12 @@
 
 namespace cairn::study {
 
-// Neighbours are multiplied one right after the other, by the same tensor.
+// Neighbours are multiplied one right after the other, by the same tensor. It is held, so that no other one can have its address.
 void InputStatistics::see(const std::string& weight, const at::Tensor& x) {
-  const bool same = weight != last_ && x.const_data_ptr() == last_data_ && x.size(0) == last_rows_;
+  const bool same =
+      weight != last_ && last_input_.defined() && x.const_data_ptr() == last_input_.const_data_ptr() && x.sizes() == last_input_.sizes();
   if (const auto found = shares_.find(weight); found == shares_.end()) shares_[weight] = same ? shares_.at(last_) : weight;
-  last_ = weight, last_data_ = x.const_data_ptr(), last_rows_ = x.size(0);
+  last_ = weight, last_input_ = x;
   if (shares_.at(weight) != weight) return;
   std::shared_ptr<Sum>& sum = sums_[weight];
   if (!sum) sum = std::make_shared<Sum>();
@@ -23,6 +24,7 @@ void InputStatistics::see(const std::string& weight, const at::Tensor& x) {
 }
 
 void InputStatistics::reduce(comm::Group& group) {
+  last_input_.reset();
   if (group.size() == 1) return;
   for (const auto& [weight, sum] : sums_) {
     group.all_reduce(sum->sum, comm::Reduce::sum, {comm::Purpose::state, weight}).wait();
@@ -35,11 +37,6 @@ at::Tensor InputStatistics::mean(const std::string& weight) const {
   CAIRN_CHECK(shares != shares_.end(), "{} was not multiplied", weight);
   const Sum& sum = *sums_.at(shares->second);
   return sum.sum / sum.rows;
-}
-
-void InputStatistics::clear() {
-  sums_.clear(), shares_.clear(), last_.clear();
-  last_data_ = nullptr;
 }
 
 namespace {

@@ -22,11 +22,10 @@ class InputStatistics {
   explicit InputStatistics(Kind kind) : kind_(kind) {}
 
   void see(const std::string& weight, const at::Tensor& x /*[rows, in]*/);
-  // Sums over the ranks of a group.
+  // After the last call of see(): sums over the ranks of a group.
   void reduce(comm::Group& group);
   // The mean over rows: of x_i^2 [in], or of 2 x_i x_j [in, in]; fp32.
   at::Tensor mean(const std::string& weight) const;
-  void clear();
 
  private:
   struct Sum {
@@ -37,8 +36,7 @@ class InputStatistics {
   std::map<std::string, std::shared_ptr<Sum>> sums_;
   std::map<std::string, std::string> shares_;  // by weight: the weight that counts for it
   std::string last_;
-  const void* last_data_ = nullptr;
-  int64_t last_rows_ = 0;
+  at::Tensor last_input_;
 };
 
 // Plain weights that report what they are multiplied by to `into`, which must outlive the model, while `into` is not null.

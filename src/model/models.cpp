@@ -42,6 +42,8 @@ void check_fit(const ModelOptions& o, const DataShape& inputs, const ModelNeeds&
     base::fail_input("model.attention.type = \"{}\": every token of {} sees all others. Leave it out.", o.attention.type, o.kind);
   if (o.parscale != StreamOptions{} && !needs.causal)
     base::fail_input("model.parscale.streams = {}: {} is no decoder. Leave it out.", o.parscale.streams, o.kind);
+  if (o.supernet.any() && !needs.elastic)
+    base::fail_input("supernet: {} has no layers or channels that can be left out. Use model.kind = \"cnn\", or a decoder.", o.kind);
   if (o.dropout > 0 && !needs.residual_stream)
     base::fail_input("model.dropout = {}: {} has no dropout. Leave it out, or use model.kind = \"llama\".", o.dropout, o.kind);
   if (needs.data == ModelNeeds::Data::tokens && inputs.vocab == 0)
@@ -91,8 +93,23 @@ LinearAttentionShape linear_attention(const ModelOptions& o) {
   return shape;
 }
 
+// Refuses what a supernet does not work with, and choices that the model cannot have.
+void check_supernet(const ModelOptions& o, const Model& model, const AdapterShape& adapter = {}) {
+  if (!o.supernet.any()) return;
+  subnet_choices(o.supernet, model.elastic());
+  if (!is_standard(o.residual) && !o.supernet.depth.empty())
+    base::fail_input(
+        "supernet.depth: a layer can be left out of model.residual = \"standard\" only, and it is \"{}\". Leave one of both out.",
+        o.residual);
+  if (o.parscale.streams > 1)
+    base::fail_input("supernet: does not work with model.parscale.streams = {}: leave one of the two out.", o.parscale.streams);
+  if (adapter.rank > 0) base::fail_input("supernet: does not work with adapters, whose widths are fixed: leave one of the two out.");
+}
+
 // A decoder with its objective; for retrieval without a head, whose weights are not trained.
 BuiltModel with_objective(DecoderShape shape, const ModelOptions& options, const DataShape& inputs, const AdapterShape& adapter = {}) {
+  if (options.supernet.any()) check_supernet(options, *make_decoder(shape), adapter);
+  shape.elastic_layers = !options.supernet.depth.empty();
   if (shape.pictures.channels > 0) return {make_decoder(shape, adapter, weight_rule(options)), make_classification()};
   if (!inputs.retrieval) return {make_decoder(shape, adapter, weight_rule(options)), make_next_token()};
   shape.tied = true;
@@ -188,7 +205,11 @@ ConvNetShape conv_shape(const ModelOptions& o, const DataShape& inputs) {
           .kernel = o.cnn.kernel};
 }
 
-BuiltModel cnn(const ModelOptions& o, const DataShape& inputs) { return {make_conv_net(conv_shape(o, inputs)), make_classification()}; }
+BuiltModel cnn(const ModelOptions& o, const DataShape& inputs) {
+  BuiltModel built{make_conv_net(conv_shape(o, inputs)), make_classification()};
+  check_supernet(o, *built.model);
+  return built;
+}
 
 BuiltModel classifier(const ModelOptions& o, const DataShape& inputs) {
   if (o.batch_norm && !o.hidden.empty())
@@ -252,6 +273,7 @@ const std::vector<Entry>& models() {
                     .residual_stream = false,
                     .batch_norm = true,
                     .half_precision = false,
+                    .elastic = false,
                     .running_statistics = true}});
     all.push_back({"cnn3d",
                    cnn3d,
@@ -260,6 +282,7 @@ const std::vector<Entry>& models() {
                     .large_vocabulary = false,
                     .residual_stream = false,
                     .half_precision = false,
+                    .elastic = false,
                     .running_statistics = true}});
     for (const Family& one : picture_families())
       all.push_back({one.name,

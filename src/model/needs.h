@@ -16,6 +16,7 @@ struct ModelNeeds {
   bool linear_attention = false;    // layers pass states from token to token
   bool batch_norm = false;          // model.batch_norm applies
   bool half_precision = true;       // computes in bf16 where asked
+  bool elastic = true;              // subnets may leave out layers and channels (supernet)
   bool causal = true;               // a token sees those before it only, so patterns and parallel streams apply
   bool running_statistics = false;  // may hold buffers that the host updates after each step, which a CUDA graph cannot replay
 };

@@ -11,6 +11,7 @@
 #include "model/decoder/sparse_options.h"
 #include "model/decoder/spectral_options.h"
 #include "model/decoder/stream_options.h"
+#include "model/supernet/options.h"
 #include "model/vision/options.h"
 
 namespace cairn::model {
@@ -47,6 +48,7 @@ struct ModelOptions {
   PatternOptions attention;     // model.attention.*
   StreamOptions parscale;       // model.parscale.*
   ConvOptions cnn;              // model.cnn.*
+  SupernetOptions supernet;     // supernet.*
   SparseOptions sparse;         // model.sparse.*
   SpectralOptions spectral;     // model.spectral.*
 };

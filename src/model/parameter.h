@@ -23,6 +23,7 @@ struct Parameter {
   int32_t uses = 1;                // contributions to its gradient in one pass
   int64_t head_width = 1;          // indices per head, along an axis of heads
   int64_t queries_per_key = 1;     // query heads per key head, along an axis of heads
+  std::vector<int64_t> sections = {};  // of an axis that tp splits by rows: each section is split evenly; empty: it is one section
   bool of_many_layers = false;     // read by the blocks of many layers: ZeRO 3 gathers it once a step
   bool is_trainable = true;        // false: only the method that made it changes it; model.train never chooses it
   std::optional<bool> decay = {};  // whether weight decay applies; empty: as for its shape

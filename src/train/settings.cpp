@@ -100,6 +100,7 @@ Settings read_settings(base::Recipe& recipe) {
   s.model.attention = recipe.read(model::pattern_schema());
   s.model.parscale = recipe.read(model::stream_schema());
   s.model.cnn = recipe.read(model::conv_schema());
+  s.model.supernet = recipe.read(model::supernet_schema());
   s.model.sparse = recipe.read(model::sparse_schema());
   s.model.spectral = recipe.read(model::spectral_schema());
   data::DataOptions data;
@@ -189,6 +190,7 @@ std::vector<base::Section> recipe_sections() {
                                       model::pattern_schema().section(),
                                       model::stream_schema().section(),
                                       model::conv_schema().section(),
+                                      model::supernet_schema().section(),
                                       model::sparse_schema().section(),
                                       model::spectral_schema().section(),
                                       model::adapter_schema().section(),

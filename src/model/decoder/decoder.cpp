@@ -21,6 +21,7 @@
 #include "model/families/families.h"
 #include "model/families/rope_angles.h"
 #include "model/formed_weights.h"
+#include "model/supernet/elastic_block.h"
 #include "model/vision/patch_blocks.h"
 
 namespace cairn::model {
@@ -98,9 +99,41 @@ class Decoder final : public Model {
   }
 
   std::string config_json() const override { return format_config(shape_); }
+  ElasticShape elastic() const override {
+    const FamilyNames& names = family_.names;
+    ElasticShape elastic{.layers = {}, .other_flops = 0, .one_width = true};
+    for (int64_t layer = 0; layer < shape_.layers; ++layer) {
+      const std::string at = fmt::format("{}.{}.", names.layers, layer);
+      ElasticLayer& one = elastic.layers.emplace_back(ElasticLayer{
+          .stage = 0, .place = layer, .name = fmt::format("layers.{}", layer), .tensors = at, .in = shape_.embed, .middle = shape_.mlp});
+      const int64_t outputs = family_.fan_in_fan_out ? 1 : 0;
+      for (const std::string& up : names.up) {
+        one.of_middle.push_back({at + up + ".weight", outputs});
+        if (shape_.mlp_bias) one.of_middle.push_back({at + up + ".bias", 0});
+      }
+      one.projection = {at + names.down + ".weight", 1 - outputs};
+      one.of_middle.push_back(one.projection);
+    }
+    for (const std::unique_ptr<Block>& block : blocks()) add_flops(elastic, block->card());
+    return elastic;
+  }
   int64_t positions() const override { return family_.pictures ? shape_.pictures.positions() : 0; }
 
  private:
+  // Of one token in a sequence as long as the model's, which attends to half of it.
+  void add_flops(ElasticShape& elastic, const Card& card) const {
+    const auto length = static_cast<double>(shape_.table_length > 0 ? shape_.table_length : shape_.length);
+    double flops = 0;
+    for (const BlockOp& one : card.operations) flops += one.flops_per_token + one.flops_per_pair * (one.causal ? (length + 1) / 2 : length);
+    for (ElasticLayer& layer : elastic.layers) {
+      if (!card.name.starts_with(layer.name + ".")) continue;
+      layer.flops += flops;
+      if (!card.name.ends_with(".mlp")) layer.fixed_flops += flops;
+      return;
+    }
+    elastic.other_flops += flops;
+  }
+
   // Patches of pictures in, classes out; the layers in between are those of decoders, without a causal mask.
   void add_picture_model() {
     const FamilyNames& names = family_.names;
@@ -282,11 +315,8 @@ class Decoder final : public Model {
                      .deviation = deviation_of_a(in.width),
                      .head_width = head_width(wide),
                      .queries_per_key = queries_per_key(wide)};
-    Parameter offset{.name = name + ".bias",
-                     .shape = {out.width},
-                     .axes = {out.axis},
-                     .role = Parameter::Role::adapter,
-                     .init = Parameter::Init::zeros};
+    Parameter offset{
+        .name = name + ".bias", .shape = {out.width}, .axes = {out.axis}, .role = Parameter::Role::adapter, .init = Parameter::Init::zeros};
     if (!split) {
       parts.weight = Model::add(std::move(matrix));
       if (bias) parts.bias = Model::add(std::move(offset));
@@ -311,8 +341,8 @@ class Decoder final : public Model {
     if (!adapter_.on_branches()) return;
     const std::string style(base::enum_name(kAdapterStyleNames, adapter_.style));
     if (!is_standard(shape_.residual))
-      base::fail_input("model.adapter.style = {}: not with model.residual = {}. Use the standard wiring, or adapters on linear layers.", style,
-                       shape_.residual);
+      base::fail_input("model.adapter.style = {}: not with model.residual = {}. Use the standard wiring, or adapters on linear layers.",
+                       style, shape_.residual);
     if (shape_.streams.count > 1)
       base::fail_input("model.adapter.style = {}: not with model.parscale.streams = {}. Leave one of the two out.", style,
                        shape_.streams.count);
@@ -320,9 +350,7 @@ class Decoder final : public Model {
       base::fail_input("model.adapter.style = {}: not with model.dropout = {}. Use model.adapter.dropout.", style, shape_.dropout);
   }
 
-  bool has_adapter(bool attention) const {
-    return adapter_.on_branches() && (!attention || adapter_.style == AdapterStyle::houlsby);
-  }
+  bool has_adapter(bool attention) const { return adapter_.on_branches() && (!attention || adapter_.style == AdapterStyle::houlsby); }
 
   std::unique_ptr<Block> make_branch_adapter(int64_t layer, bool attention, AdapterIo io) {
     const std::string at = fmt::format("{}.{}.{}_adapter", family_.names.layers, layer, attention ? "attention" : "mlp");
@@ -412,15 +440,17 @@ class Decoder final : public Model {
       all.push_back(std::move(one));
     }
     for (size_t i = 0; i < all.size(); ++i) {
-      if (all[i].norm) add_layer_block(std::move(all[i].norm));
+      const auto layer = static_cast<int64_t>(i / 2);
+      if (all[i].norm) add_layer_block(layer, std::move(all[i].norm));
       const bool early = i + 1 < all.size() && all[i + 1].norm && wires[i + 1].reads != wires[i].writes;
-      if (early) add_layer_block(std::move(all[i + 1].norm));
-      add_layer_block(std::move(all[i].branch));
-      if (all[i].adapter) add_layer_block(std::move(all[i].adapter));
+      if (early) add_layer_block(static_cast<int64_t>((i + 1) / 2), std::move(all[i + 1].norm));
+      add_layer_block(layer, std::move(all[i].branch));
+      if (all[i].adapter) add_layer_block(layer, std::move(all[i].adapter));
     }
   }
 
-  void add_layer_block(std::unique_ptr<Block> block) {
+  void add_layer_block(int64_t layer, std::unique_ptr<Block> block) {
+    if (shape_.elastic_layers) block = make_elastic_block(std::move(block), 0, layer);
     Model::add(shape_.streams.count > 1 ? make_streamed_block(shape_, std::move(block)) : std::move(block));
   }
 

@@ -116,7 +116,7 @@ class MlpBlock final : public Block {
 
   void plain(Values& values, const Call& call) const override {
     const at::Tensor up = parts_.up.plain(branch_.plain_in(values, call), call);
-    const at::Tensor active = parts_.gated        ? at::silu(up.narrow(-1, 0, shape_.mlp)) * up.narrow(-1, shape_.mlp, shape_.mlp)
+    const at::Tensor active = parts_.gated ? at::silu(up.narrow(-1, 0, up.size(-1) / 2)) * up.narrow(-1, up.size(-1) / 2, up.size(-1) / 2)
                               : parts_.exact_gelu ? at::gelu(up)
                                                   : plain_gelu(up);
     branch_.plain_out(values, parts_.down.plain(active, call));

@@ -58,6 +58,7 @@ struct DecoderShape {
   double dropout = 0;                       // dropout of what is added to the residual stream, in training
   std::string residual = "standard";        // one of kWirings (decoder/wiring.h)
   std::vector<int64_t> ladder_layers = {};  // ladder wiring: which layers, ascending
+  bool elastic_layers = false;  // subnets may leave out layers (supernet/)
   PatchInput pictures = {};                 // of families that read pictures; `vocab` above counts their classes
   LinearAttentionShape linear = {};         // of families with linear attention; heads and head_dim above are those of softmax layers
   // Fields of the config.json it was read from that nothing here interprets, as JSON: they are written back.

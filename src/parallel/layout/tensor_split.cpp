@@ -86,6 +86,7 @@ mesh::Placement::How tensor_split(const model::Parameter& p, int ranks) {
   for (size_t dim = 0; dim < p.axes.size(); ++dim) {
     const std::string& axis = p.axes[dim];
     if (is_heads(axis)) return split_heads(p, axis, static_cast<int64_t>(dim), ranks);
+    if (is_rows(axis) && !p.sections.empty()) return mesh::split_fused(static_cast<int64_t>(dim), p.sections, ranks, 1);
     if (is_rows(axis)) {
       std::vector<int64_t> counts;
       for (int r = 0; r < ranks; ++r) counts.push_back(mesh::even_part(p.shape[dim], ranks, r).length());
@@ -131,6 +132,10 @@ void check_tensor_split(const model::Model& model, int ranks) {
                          heads.queries, heads.keys, p.name, nearest);
       }
       if (axis == "tp_streams") shared = true;
+      for (const int64_t section : p.sections)
+        if (is_rows(axis) && section % ranks != 0)
+          base::fail_input("mesh.tp = {}: {} has widths that are {} apart, which do not divide over so many ranks. Choose other widths.",
+                           ranks, p.name, section);
       if (is_rows(axis) && p.shape[dim] < ranks)
         base::fail_input("mesh.tp = {}: {} has {} rows of {}: use at most {}", ranks, p.name, p.shape[dim], axis, p.shape[dim]);
     }

@@ -21,6 +21,7 @@ std::vector<MethodRecipe> method_recipes(const ProofOptions& options, base::Log&
   all.push_back(of("LoRA", {"model.adapter.kind=lora", "model.adapter.rank=4", "model.adapter.dropout=0.1"}));
   all.push_back(
       of("MoS", {"model.adapter.kind=mos", "model.adapter.rank=5", "model.adapter.equivalent_rank=2", "model.adapter.dropout=0.1"}));
+  all.push_back(of("MoSA", {"model.adapter.kind=mosa", "model.adapter.rank=8", "model.adapter.dropout=0.1"}));
   return all;
 }
 

@@ -19,6 +19,7 @@ void prove_oneflow_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_redco(const ProofOptions&, Findings&, base::Log&);
 void prove_redco_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_mos(const ProofOptions&, Findings&, base::Log&);
+void prove_perp(const ProofOptions&, Findings&, base::Log&);
 void prove_mosa(const ProofOptions&, Findings&, base::Log&);
 void prove_parscale(const ProofOptions&, Findings&, base::Log&);
 void prove_parscale_on_gpu(const ProofOptions&, Findings&, base::Log&);
@@ -82,6 +83,8 @@ const std::vector<Proof>& proofs() {
        prove_gpipe, prove_gpipe_on_gpu},
       {"mos", "Adapters of all layers from shared pools of pieces: the rank of large adapters in the memory of small ones.", prove_mos},
       {"mosa", "Adapters in random modules that take turns in training, merged into one ordinary adapter.", prove_mosa},
+      {"perp", "Pruned models repaired by a sliver of their parameters: masks that merging keeps, layer by layer in little memory.",
+       prove_perp},
       {"s2-attention", "A window and its own strided blocks for each head: less time, a smaller KV cache, the whole context seen",
        prove_s2_attention, prove_s2_attention_on_gpu},
       {"parscale", "Streams of one model, each with learned prefixes, mixed per token: the law of their losses, exact in every placement.",

@@ -21,6 +21,7 @@ void prove_redco_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_mos(const ProofOptions&, Findings&, base::Log&);
 void prove_perp(const ProofOptions&, Findings&, base::Log&);
 void prove_mosa(const ProofOptions&, Findings&, base::Log&);
+void prove_mosa_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_parscale(const ProofOptions&, Findings&, base::Log&);
 void prove_parscale_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_s2_attention(const ProofOptions&, Findings&, base::Log&);
@@ -82,7 +83,8 @@ const std::vector<Proof>& proofs() {
       {"gpipe", "Waves of micro-batches through stages, recomputed inside: bitwise identical, the bubble of theory, little memory.",
        prove_gpipe, prove_gpipe_on_gpu},
       {"mos", "Adapters of all layers from shared pools of pieces: the rank of large adapters in the memory of small ones.", prove_mos},
-      {"mosa", "Adapters in random modules that take turns in training, merged into one ordinary adapter.", prove_mosa},
+      {"mosa", "Adapters in random modules that take turns in training, merged into one ordinary adapter.", prove_mosa,
+       prove_mosa_on_gpu},
       {"perp", "Pruned models repaired by a sliver of their parameters: masks that merging keeps, layer by layer in little memory.",
        prove_perp},
       {"s2-attention", "A window and its own strided blocks for each head: less time, a smaller KV cache, the whole context seen",

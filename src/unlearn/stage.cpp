@@ -203,6 +203,10 @@ int64_t records_of_stage(const Store& store, const StageChain& chain) {
   return records;
 }
 
+base::Recipe recipe_of_stage(const Store& store, const ArtifactName& stage, const fs::path& records, int ranks) {
+  return StageRecipe(store, stage, records, ranks).recipe();
+}
+
 TrainedStage train_stage(comm::World& world, const Store& store, const StageChain& chain, const StageSetup& setup, const base::Stop& stop) {
   const base::RealClock clock;
   const ArtifactName& own = chain.back();

@@ -6,9 +6,11 @@
 //   random   = f(seed of the store, shard, pi_0..pi_j): nothing counts stages, so a run that never had a record draws the same
 #pragma once
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
+#include "base/recipe.h"
 #include "mesh/named_tensor.h"
 #include "unlearn/artifact.h"
 #include "unlearn/store.h"
@@ -40,6 +42,9 @@ struct TrainedStage {
 
 // The records that a stage reads, without deleted ones. Empty: it cannot be trained.
 int64_t records_of_stage(const Store& store, const StageChain& chain);
+
+// The recipe that a stage is trained by, for records in this file.
+base::Recipe recipe_of_stage(const Store& store, const ArtifactName& stage, const std::filesystem::path& records, int ranks);
 
 // Collective: every rank of the world calls it, and all return the same. Nothing of it stays on disk.
 TrainedStage train_stage(comm::World& world, const Store& store, const StageChain& chain, const StageSetup& setup, const base::Stop& stop);

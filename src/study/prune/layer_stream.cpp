@@ -23,10 +23,12 @@
 namespace cairn::study {
 namespace {
 
-constexpr const char* kBefore = "layers.";
+constexpr const char* kLayerBlocks = "layers.";
 
 // 3 for the block "layers.3.mlp", -1 for others.
-int64_t layer_of_block(const std::string& name) { return name.starts_with(kBefore) ? std::stoll(name.substr(std::strlen(kBefore))) : -1; }
+int64_t layer_of_block(const std::string& name) {
+  return name.starts_with(kLayerBlocks) ? std::stoll(name.substr(std::strlen(kLayerBlocks))) : -1;
+}
 
 }  // namespace
 

@@ -18,12 +18,12 @@ namespace fs = std::filesystem;
 namespace {
 
 // Assigns the entries' offsets.
-std::string header_of(std::vector<snapshot::TensorEntry>& entries) {
+std::string tensor_header(std::vector<snapshot::TensorEntry>& entries) {
   return snapshot::format_safetensors_header(entries, {{"format", "pt"}});
 }
 
 int64_t length_of(std::vector<snapshot::TensorEntry> entries) {
-  const auto header = static_cast<int64_t>(header_of(entries).size());
+  const auto header = static_cast<int64_t>(tensor_header(entries).size());
   return entries.empty() ? header : entries.back().end;
 }
 
@@ -40,7 +40,7 @@ std::string dtype_of_config(const std::vector<snapshot::TensorEntry>& tensors) {
 
 TensorFileWriter::TensorFileWriter(const fs::path& path, std::vector<snapshot::TensorEntry> entries)
     : entries_(std::move(entries)), file_(path, length_of(entries_)) {
-  file_.write(header_of(entries_));
+  file_.write(tensor_header(entries_));
 }
 
 void TensorFileWriter::write(const std::string& name, const at::Tensor& tensor) {

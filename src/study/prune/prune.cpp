@@ -31,6 +31,7 @@
 #include "model/options.h"
 #include "model/weight_rules.h"
 #include "snapshot/masks.h"
+#include "snapshot/snapshot.h"
 #include "study/prune/layer_stream.h"
 #include "study/prune/model_writer.h"
 #include "study/prune/recover_subset.h"
@@ -252,9 +253,13 @@ class Prune {
   }
 
   void retrain(const std::filesystem::path& pruned, const std::filesystem::path& run, PruneRound& round) {
+    const base::Recipe recipe = recipe_of(pruned, round);
+    if (base::path_exists(run))
+      if (const auto newest = snapshot::find_latest(run.string()); newest && snapshot::open(*newest).step() >= o_.recover.steps)
+        return;  // an earlier call has trained
     const train::Start start{
         .out = run, .resume = true, .cache = setup_.cache, .device = setup_.device, .threads = setup_.threads, .terminal = nullptr};
-    train::run(world_, recipe_of(pruned, round), start, {}, stop_,
+    train::run(world_, recipe, start, {}, stop_,
                {.at_begin = {}, .at_end = [&](train::Job& job) { round.recovered_loss = train::evaluate_held_out(job).loss; }});
   }
 

@@ -10,15 +10,15 @@
 namespace cairn::study {
 namespace {
 
-double share(int64_t part, int64_t all) { return all == 0 ? 0 : static_cast<double>(part) / static_cast<double>(all); }
+double share_of(int64_t part, int64_t all) { return all == 0 ? 0 : static_cast<double>(part) / static_cast<double>(all); }
 
 base::OrderedJson or_null(double value) { return std::isfinite(value) ? base::OrderedJson(value) : base::OrderedJson(); }
 
-base::OrderedJson to_json(const LayerwiseResult& pruned) {
+base::OrderedJson pruning_json(const LayerwiseResult& pruned) {
   base::OrderedJson layers = base::OrderedJson::array();
   for (const LayerPruned& one : pruned.layers)
     layers.push_back({{"name", one.name},
-                      {"sparsity", share(one.removed, one.weights)},
+                      {"sparsity", share_of(one.removed, one.weights)},
                       {"error_before", or_null(one.error_before)},
                       {"error_after", or_null(one.error_after)},
                       {"output_square", one.output_square},
@@ -30,7 +30,7 @@ base::OrderedJson to_json(const LayerwiseResult& pruned) {
           {"model_bytes", pruned.model_bytes}};
 }
 
-std::string number(double value) { return std::isfinite(value) ? fmt::format("{:.4f}", value) : "-"; }
+std::string loss_text(double value) { return std::isfinite(value) ? fmt::format("{:.4f}", value) : "-"; }
 
 }  // namespace
 
@@ -45,7 +45,7 @@ void write_prune_report(const PruneResult& result, const PruneRecipe& recipe, co
                          {"rounds", base::OrderedJson::array()},
                          {"model", result.model.string()}};
   for (const PruneRound& one : result.rounds) {
-    base::OrderedJson round{{"sparsity", share(one.removed, one.weights)},
+    base::OrderedJson round{{"sparsity", share_of(one.removed, one.weights)},
                             {"weights", one.weights},
                             {"removed", one.removed},
                             {"trained", one.trained},
@@ -54,26 +54,26 @@ void write_prune_report(const PruneResult& result, const PruneRecipe& recipe, co
                             {"merged_loss", or_null(one.merged_loss)},
                             {"prune_seconds", one.prune_seconds},
                             {"recover_seconds", one.recover_seconds}};
-    if (!one.pruned.layers.empty()) round["pruning"] = to_json(one.pruned);
+    if (!one.pruned.layers.empty()) round["pruning"] = pruning_json(one.pruned);
     json["rounds"].push_back(std::move(round));
   }
   base::write_atomically(out / "results.json", base::pretty(json) + "\n");
 }
 
 std::string to_tables(const PruneResult& result) {
-  std::string text = fmt::format("dense loss {}\n", number(result.dense_loss));
+  std::string text = fmt::format("dense loss {}\n", loss_text(result.dense_loss));
   text += fmt::format("{:>8} {:>9} {:>9} {:>9} {:>9} {:>12} {:>9} {:>9}\n", "sparsity", "pruned", "recovered", "merged", "trained", "share",
                       "prune s", "recover s");
   for (const PruneRound& one : result.rounds)
-    text += fmt::format("{:>8.4f} {:>9} {:>9} {:>9} {:>9} {:>11.3f}% {:>9.1f} {:>9.1f}\n", share(one.removed, one.weights),
-                        number(one.pruned_loss), number(one.recovered_loss), number(one.merged_loss),
-                        base::human_count(static_cast<double>(one.trained)), 100 * share(one.trained, result.parameters), one.prune_seconds,
-                        one.recover_seconds);
+    text += fmt::format("{:>8.4f} {:>9} {:>9} {:>9} {:>9} {:>11.3f}% {:>9.1f} {:>9.1f}\n", share_of(one.removed, one.weights),
+                        loss_text(one.pruned_loss), loss_text(one.recovered_loss), loss_text(one.merged_loss),
+                        base::human_count(static_cast<double>(one.trained)), 100 * share_of(one.trained, result.parameters),
+                        one.prune_seconds, one.recover_seconds);
   const LayerwiseResult* const last = result.rounds.empty() ? nullptr : &result.rounds.back().pruned;
   if (last && !last->layers.empty() && std::isfinite(last->layers.front().error_after)) {
     text += fmt::format("\n{:<12} {:>9} {:>13} {:>13} {:>9}\n", "layer", "sparsity", "error pruned", "repaired", "relative");
     for (const LayerPruned& one : last->layers)
-      text += fmt::format("{:<12} {:>9.4f} {:>13.4g} {:>13.4g} {:>9.4f}\n", one.name, share(one.removed, one.weights), one.error_before,
+      text += fmt::format("{:<12} {:>9.4f} {:>13.4g} {:>13.4g} {:>9.4f}\n", one.name, share_of(one.removed, one.weights), one.error_before,
                           one.error_after, one.error_after / one.output_square);
   }
   if (last && last->peak_bytes > 0)

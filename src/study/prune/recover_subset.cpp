@@ -13,13 +13,13 @@
 namespace cairn::study {
 namespace {
 
-using Role = model::Parameter::Role;
+using ParameterRole = model::Parameter::Role;
 
 bool has_subset(const RecoverOptions& options, const char* subset) {
   return std::count(options.train.begin(), options.train.end(), subset) > 0;
 }
 
-std::string stem(const std::string& name) { return name.substr(0, name.rfind('.')); }
+std::string module_of_parameter(const std::string& name) { return name.substr(0, name.rfind('.')); }
 
 bool is_of_head(const std::string& name, const model::DecoderShape& shape) {
   return name.starts_with(model::family(shape.family).names.head + ".lora_");
@@ -58,7 +58,7 @@ model::AdapterShape adapter_shape(const RecoverOptions& options, const std::vect
                                   bool with_head) {
   model::AdapterShape adapter{.rank = 0, .alpha = options.alpha, .targets = {}};
   if (has_subset(options, "lora") || has_subset(options, "lora_prune"))
-    for (const std::string& weight : weights) adapter.targets.push_back(stem(weight));
+    for (const std::string& weight : weights) adapter.targets.push_back(module_of_parameter(weight));
   if (with_head && has_subset(options, "head")) {
     if (shape.tied)
       base::fail_input(
@@ -74,8 +74,8 @@ std::vector<std::string> trained_parameters(const model::Model& model, const Rec
   std::set<std::string> norms;
   bool any_bias = false;
   for (const model::Parameter& one : model.parameters()) {
-    if (one.role == Role::norm) norms.insert(stem(one.name));
-    any_bias = any_bias || one.role == Role::bias;
+    if (one.role == ParameterRole::norm) norms.insert(module_of_parameter(one.name));
+    any_bias = any_bias || one.role == ParameterRole::bias;
   }
   if (has_subset(options, "bias") && !any_bias)
     base::fail_input(
@@ -84,9 +84,10 @@ std::vector<std::string> trained_parameters(const model::Model& model, const Rec
   const bool all = has_subset(options, "full"), bias = has_subset(options, "bias"), norm = has_subset(options, "norm");
   std::vector<std::string> names;
   for (const model::Parameter& one : model.parameters()) {
-    const bool of_norm = one.role == Role::norm || (one.role == Role::bias && norms.contains(stem(one.name)));
-    const bool of_form = one.role == Role::adapter && (with_head || !is_of_head(one.name, shape));
-    if (all || of_form || (bias && one.role == Role::bias) || (norm && of_norm)) names.push_back(one.name);
+    const bool of_norm =
+        one.role == ParameterRole::norm || (one.role == ParameterRole::bias && norms.contains(module_of_parameter(one.name)));
+    const bool of_form = one.role == ParameterRole::adapter && (with_head || !is_of_head(one.name, shape));
+    if (all || of_form || (bias && one.role == ParameterRole::bias) || (norm && of_norm)) names.push_back(one.name);
   }
   return names;
 }

@@ -1,5 +1,6 @@
 #include "snapshot/adapter.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 
@@ -216,17 +217,22 @@ Adapter with_head(const Adapter& adapter, const Pretrained& trained) {
 
 namespace {
 
+std::string of_adapter(const Adapter& adapter) { return adapter.path.empty() ? "the adapter" : adapter.path; }
+
+[[noreturn]] void fail_unmerged(const Adapter& adapter) {
+  base::fail_input(
+      "{}: adapters of style {} are no part of any weight and cannot be merged. Export them with --adapter, and continue or evaluate with "
+      "model.adapter.from.",
+      of_adapter(adapter), base::enum_name(model::kAdapterStyleNames, adapter.shape.style));
+}
+
 // Calls `use` with the weight, a and b of each layer that has an adapter; `weight` finds a parameter by name, or null.
 void for_each_layer(const Adapter& adapter, const model::DecoderShape& shape,
                     const std::function<const at::Tensor*(const std::string&)>& weight,
                     const std::function<void(const at::Tensor&, const at::Tensor&, const at::Tensor&)>& use) {
   const bool fan_in_fan_out = model::family(shape.family).fan_in_fan_out;
-  const std::string of = adapter.path.empty() ? "the adapter" : adapter.path;
-  if (adapter.shape.on_branches())
-    base::fail_input(
-        "{}: adapters of style {} are no part of any weight and cannot be merged. Export them with --adapter, and train or evaluate with "
-        "model.adapter.from.",
-        of, base::enum_name(model::kAdapterStyleNames, adapter.shape.style));
+  const std::string of = of_adapter(adapter);
+  if (adapter.shape.on_branches()) fail_unmerged(adapter);
   const mesh::NamedTensors tensors = low_rank_tensors(merge_modules(adapter), shape);
   for (const auto& [name, a] : tensors) {
     const std::string layer = layer_of(name);
@@ -253,6 +259,19 @@ void check_adapter(const Adapter& adapter, const model::DecoderShape& shape) {
   for_each_layer(
       adapter, shape, [&](const std::string& name) { return find(nothing, name); },
       [](const at::Tensor&, const at::Tensor&, const at::Tensor&) {});
+}
+
+void load_unmerged(const Adapter& adapter, mesh::NamedTensors& parameters) {
+  const Adapter merged = merge_modules(adapter);
+  for (const mesh::NamedTensor& one : merged.tensors) {
+    const auto into = std::ranges::find(parameters, one.name, &mesh::NamedTensor::name);
+    if (into == parameters.end()) fail_unmerged(adapter);
+    if (into->tensor.sizes() != one.tensor.sizes())
+      base::fail_input("{}: {} is [{}], and the model's is [{}]: it is an adapter of another model", of_adapter(adapter), one.name,
+                       fmt::join(one.tensor.sizes(), ", "), fmt::join(into->tensor.sizes(), ", "));
+    into->tensor.copy_(one.tensor);
+    parameters.erase(into);
+  }
 }
 
 void merge_adapter(const mesh::NamedTensors& parameters, const Adapter& adapter, const model::DecoderShape& shape, AdapterMerge merge) {

@@ -47,4 +47,8 @@ enum class AdapterMerge { add, undo };
 void merge_adapter(const mesh::NamedTensors& parameters, const Adapter& adapter, const model::DecoderShape& shape,
                    AdapterMerge merge = AdapterMerge::add);
 
+// Copies a bottleneck adapter, with its modules merged, into the parameters that have its names, and removes these from `parameters`.
+// Throws bad_input where they are not all there.
+void load_unmerged(const Adapter& adapter, mesh::NamedTensors& parameters);
+
 }  // namespace cairn::snapshot

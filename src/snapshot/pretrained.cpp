@@ -15,6 +15,7 @@
 #include "model/decoder/decoder.h"
 #include "model/families/config.h"
 #include "model/families/families.h"
+#include "snapshot/adapter_modules.h"
 #include "snapshot/folder.h"
 #include "snapshot/manifest.h"
 #include "snapshot/snapshot.h"
@@ -96,13 +97,20 @@ std::string carried_text(const fs::path& path) {
 
 }  // namespace
 
-void Pretrained::load_into(const mesh::NamedTensors& parameters) const {
+model::AdapterShape Pretrained::unmerged_adapter() const {
+  return adapter && adapter->shape.on_branches() ? merge_modules(*adapter).shape : model::AdapterShape{};
+}
+
+void Pretrained::load_into(const mesh::NamedTensors& all) const {
+  mesh::NamedTensors parameters = all;
+  if (unmerged_adapter().rank > 0) load_unmerged(*adapter, parameters);
   const mesh::NamedTensors in_files = spectral ? spectral->merge_into(parameters) : parameters;
   weights.load_into(in_files, aliases_of(shape, in_files));
   const bool adapter_last = sparse && !sparse->options.keep_zeros;
-  if (adapter && !adapter_last) merge_adapter(parameters, *adapter, shape);
+  const bool merges = adapter && !adapter->shape.on_branches();
+  if (merges && !adapter_last) merge_adapter(parameters, *adapter, shape);
   if (sparse) merge_sparse(parameters, *sparse, masks, shape);
-  if (adapter && adapter_last) merge_adapter(parameters, *adapter, shape);
+  if (merges && adapter_last) merge_adapter(parameters, *adapter, shape);
 }
 
 at::Tensor Pretrained::view(const std::string& parameter) const {

@@ -33,8 +33,11 @@ struct Pretrained {
   std::optional<SparseState> sparse;         // of a snapshot of a run that trained a pruned model
   std::optional<SpectralState> spectral;     // of a snapshot of spectral training: weights that are not in the files
 
-  // Copies the weights into the parameters of a model of this shape; an adapter and forms of weights are merged into them.
+  // Copies the weights into the parameters of a model of this shape; an adapter and forms of weights are merged into them. An adapter that
+  // is no part of any weight must be among the parameters.
   void load_into(const mesh::NamedTensors& parameters) const;
+  // The shape of such an adapter, with which the model is to be made; rank 0: there is none.
+  model::AdapterShape unmerged_adapter() const;
   // The tensor of one parameter in the files, in their dtype, without what is merged; undefined where they do not have it.
   at::Tensor view(const std::string& parameter) const;
   // Calls `take` for each parameter of a model of this shape in order, with its index and a view of the whole tensor, from which a rank

@@ -26,7 +26,7 @@ int logits_command(const LogitsArguments& a) {
     if (id < 0 || id >= opened.shape.vocab) base::fail_input("--ids: {} is not in the vocabulary of {}", id, opened.shape.vocab);
   model::DecoderShape shape = opened.shape;
   shape.table_length = length;
-  const auto decoder = model::make_decoder(shape);
+  const auto decoder = model::make_decoder(shape, opened.unmerged_adapter());
   const model::FlatWeights weights(decoder->layout(), at::empty({decoder->elements()}));
   opened.load_into(weights.layout().views(weights.flat()));
   model::Buffers buffers = decoder->make_buffers(at::kFloat);

@@ -75,7 +75,8 @@ LanguageModel open_one(const std::string& folder, base::Log& log, const MeshPlac
   found.path = opened.path;
   found.shape = opened.shape;
   snapshot::check_reads_text(folder, opened.shape);
-  found.model = model::make_decoder(opened.shape);
+  found.own_adapter = opened.unmerged_adapter();
+  found.model = model::make_decoder(opened.shape, found.own_adapter);
   if (place) {
     load_shards(found, opened, *place);
   } else {
@@ -106,6 +107,9 @@ std::vector<LanguageModel> open_experts(evaluate::EnsembleFile& file, const std:
     }
     experts.push_back(open_one(expert.path, log));
     const LanguageModel& one = experts.back();
+    if (one.own_adapter.rank > 0)
+      base::fail_input("{}: expert {} has an adapter that is no part of its weights ({}). Use merged adapters.", folder, expert.name,
+                       expert.path);
     if (!one.tokenizer) base::fail_input("{}: expert {} has no tokenizer ({})", folder, expert.name, expert.path);
     if (const uint64_t hash = data::hash(*one.tokenizer); hash != file.tokenizer)
       base::fail_input("{}: expert {} has another tokenizer ({:016x}) than the ensemble ({:016x}): all experts must have the same", folder,
@@ -174,12 +178,15 @@ void LanguageModel::prepare_for_length(int64_t tokens) {
   for (model::DecoderShape& one : several) one.table_length = built.table_length;
   model = adapters_together ? evaluate::make_adapter_ensemble(built, adapters, mix)
           : adapters        ? model::make_serving_decoder(built, adapters)
-          : several.empty() ? model::make_decoder(built)
+          : several.empty() ? model::make_decoder(built, own_adapter)
                             : evaluate::make_ensemble(several, mix);
   buffers = model->make_buffers(weights->flat().options().dtype(at::kFloat));
 }
 
 void LanguageModel::serve_adapters(const std::vector<std::string>& given) {
+  if (own_adapter.rank > 0)
+    base::fail_input("--adapter: {} has an adapter of style {} already. Give the model without it.", path,
+                     base::enum_name(model::kAdapterStyleNames, own_adapter.style));
   if (!experts.empty()) base::fail_input("--adapter: {} is an ensemble; name one of its experts", path);
   if (adapters_together) base::fail_input("--adapter: this is a store of cairn unlearn, which has adapters of its own. Leave it out.");
   std::vector<model::ServedAdapters::One> all;

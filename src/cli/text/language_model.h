@@ -9,6 +9,7 @@
 #include "cli/compute_options.h"
 #include "data/tokenizer.h"
 #include "evaluate/ensemble/posterior.h"
+#include "model/decoder/adapter_shape.h"
 #include "model/decoder/shape.h"
 #include "model/model.h"
 #include "parallel/plan.h"
@@ -35,6 +36,7 @@ struct LanguageModel {
   bool trained_here = false;                      // a snapshot of Cairn: in training, a document followed the end token of another
   std::vector<model::DecoderShape> experts = {};  // of an ensemble
   evaluate::MixtureOptions mix = {};
+  model::AdapterShape own_adapter = {};                        // that the model was trained with and has beside its weights; rank 0: none
   std::shared_ptr<const model::ServedAdapters> adapters = {};  // null: none
   bool adapters_together = false;                              // the mean of the answers with each adapter: a store of `cairn unlearn`
   std::string store = {};                                      // the folder of that store

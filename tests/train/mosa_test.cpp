@@ -225,6 +225,38 @@ TEST(Mosa, IsRefusedWhereItsPassesCannotBeCompared) {
       Error);
 }
 
+// A model that is opened with such an adapter computes what the run does in evaluations: with its modules merged.
+TEST(Mosa, OpenedModelsHaveTheMergedAdapter) {
+  const std::filesystem::path out = mosa_files() / "opened";
+  train_on(1, mosa_recipe({"train.steps=3", "snapshot.every=3", "optim.learning_rate=0.1", "model.adapter.style=houlsby"}), out);
+  base::Log quiet = base::Log::quiet();
+  const snapshot::Pretrained opened = snapshot::open_pretrained(out.string(), quiet);
+  const auto logits_of = [](const model::Model& model, const at::Tensor& flat) {
+    const model::FlatWeights weights(model.layout(), flat);
+    model::Buffers buffers = model.make_buffers(at::kFloat);
+    const mesh::Axes alone;
+    const model::Call call{.weights = weights, .buffers = buffers, .axes = alone, .needs = {false, false}};
+    model::Values values;
+    values.put("tokens", at::arange(9).view({1, 9}) + 97);
+    for (const auto& block : model.blocks()) block->forward(values, nullptr, call);
+    return values.take("logits");
+  };
+  EXPECT_EQ(opened.unmerged_adapter().kind, model::AdapterKind::bottleneck);
+  const auto merged = model::make_decoder(opened.shape, opened.unmerged_adapter());
+  const at::Tensor flat = at::empty({merged->elements()});
+  opened.load_into(merged->layout().views(flat));
+  model::AdapterShape in_modules = opened.adapter->shape;
+  const auto split = model::make_decoder(opened.shape, in_modules), plain = model::make_decoder(opened.shape);
+  const at::Tensor own = at::empty({split->elements()}), base_values = at::empty({plain->elements()});
+  for (const mesh::NamedTensor& one : split->layout().views(own)) {
+    const at::Tensor in_files = opened.view(one.name);
+    one.tensor.copy_(in_files.defined() ? in_files : named(opened.adapter->tensors, one.name));
+  }
+  for (const mesh::NamedTensor& one : plain->layout().views(base_values)) one.tensor.copy_(opened.view(one.name));
+  EXPECT_TRUE(at::allclose(logits_of(*merged, flat), logits_of(*split, own), 1e-5, 1e-6));
+  EXPECT_FALSE(at::allclose(logits_of(*merged, flat), logits_of(*plain, base_values), 1e-3, 1e-3));
+}
+
 TEST(AdapterModules, RefuseFilesThatLackAModule) {
   snapshot::Adapter adapter{.shape = {.rank = 2, .kind = model::AdapterKind::mosa}, .tensors = {}, .path = "somewhere"};
   adapter.shape.style = model::AdapterStyle::adaptformer, adapter.shape.modules = 2;

@@ -8,6 +8,8 @@
 #include "data/samples/packing.h"
 #include "kernels/aten.h"
 #include "kernels/fp8.h"
+#include "model/decoder/weight_form.h"
+#include "model/formed_weights.h"
 #include "model/model.h"
 #include "parallel/dtensor_block.h"
 #include "parallel/layout/linear_context.h"
@@ -120,6 +122,10 @@ void place_parameters(Job& job, comm::World& world, const std::vector<bool>& tra
   if (s.layout.recompute.mode == parallel::RecomputeMode::stream && std::ranges::count(parallel::dtensor_blocks(*engine.model, plan), true))
     base::fail_input(
         "recompute.mode = stream: blocks on DTensors (plan.place) compute whole sequences. Use full, or leave plan.place out.");
+  if (const auto forms = model::weight_forms(*engine.model);
+      !forms.empty() && std::ranges::count(parallel::dtensor_blocks(*engine.model, plan), true) > 0)
+    base::fail_input("plan.place: blocks on DTensors have plain weights, and {} is {}. Leave plan.place out.",
+                     forms.front()->dense_parameter().name, forms.front()->name());
   engine.model = parallel::with_dtensor_blocks(std::move(engine.model), plan, world);
   const planner::StepRules rules = step_rules(s, *engine.model, plan, job.data.length, on_gpu);
   make_store(job, world, trained, rules);

@@ -96,6 +96,7 @@ Footprint footprint_of(const Planned& p, const RankShare& share, int ranks, bool
               .optimizer = kept(of_part(optimizer_bytes(s, model)), 1),
               .activations = bytes_of((parallel::peak_activation_bytes(blocks, again) + ahead) * share.activations),
               .program = on_gpu ? kContextBytes : kProgramBytes};
+  if (needs.passes_at_once && plan.mesh.extent("pp") == 1) f.activations *= needs.passes_at_once(s);
   double largest_block = 0;
   for (const parallel::ActivationBytes& one : blocks) largest_block = std::max(largest_block, one.all);
   if (!needs.gradients)  // only one block's activations exist at a time

@@ -42,6 +42,8 @@ struct StepNeeds {
   std::vector<int> (*shares)(const Settings& settings, int rank, int ranks) = nullptr;
   // The work of a step in units of a forward pass over its batch. Null: 3 (one forward, and a backward that costs two).
   double (*forward_passes)(const Settings& settings) = nullptr;
+  // Passes over one micro-batch whose activations are kept at a time, on a single stage. Null: 1.
+  int64_t (*passes_at_once)(const Settings& settings) = nullptr;
 
   bool chosen_by_data() const { return pairs || rollouts || retrieval; }
 };

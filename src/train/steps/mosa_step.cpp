@@ -72,6 +72,8 @@ void check_mosa(const Settings& settings, const parallel::Plan& plan) {
 
 double mosa_forward_passes(const Settings& settings) { return takes_two_passes(settings.adapter) ? 6 : 3; }
 
+int64_t mosa_passes_at_once(const Settings& settings) { return takes_two_passes(settings.adapter) ? 2 : 1; }
+
 // The modules that passes draw, before each step.
 class ModuleTurns final : public BetweenSteps {
  public:
@@ -131,7 +133,8 @@ StepMethod mosa_method() {
                          {Feature::pairs, "pairs of answers are compared in their own way: use model.adapter.kind = lora"},
                          {Feature::rollouts, "answers with advantages are learned from in their own way: use model.adapter.kind = lora"},
                          {Feature::retrieval, "encoders have no logits: use model.adapter.kind = lora"}}),
-                    .forward_passes = mosa_forward_passes},
+                    .forward_passes = mosa_forward_passes,
+                    .passes_at_once = mosa_passes_at_once},
           .make = make_mosa,
           .check = check_mosa,
           .chosen_by = chosen_by_modules};

@@ -39,6 +39,13 @@ const Shape* find(std::span<const Shape> shapes, const std::string& name) {
 }  // namespace
 
 double LrSchedule::learning_rate(double progress) const {
+  if (restart_at > 0) {
+    LrSchedule part = *this;
+    part.restart_at = 0;
+    part.warmup = progress <= restart_at ? warmup / restart_at : 0;
+    if (progress > restart_at) part.highest *= restart_ratio;
+    return part.learning_rate(progress <= restart_at ? progress / restart_at : (progress - restart_at) / (1 - restart_at));
+  }
   if (progress < warmup) return highest * progress / warmup;
   const bool stable_first = shape == "wsd";
   const Shape* descent = stable_first ? find(kDecays, decay_shape) : find(kShapes, shape);

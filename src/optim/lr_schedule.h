@@ -13,6 +13,8 @@ struct LrSchedule {
   double min_lr_ratio = 0.1;  // final rate, as a fraction of `highest`
   double decay_share = 0.2;   // wsd: fraction of the run that the decay takes at its end; shorter where the warm-up reaches into it
   std::string decay_shape = "1-sqrt";  // wsd: one of decay_shapes()
+  // A warm restart: after this fraction of the run the schedule begins again, without a warm-up, from this fraction of `highest`; 0: none.
+  double restart_at = 0, restart_ratio = 1;
 
   // The rate at `progress` in [0, 1]. Callers pass the progress at the end of a step, so that the first step has a rate above 0.
   double learning_rate(double progress) const;

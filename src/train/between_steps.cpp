@@ -2,6 +2,7 @@
 
 #include "train/spectral/spectral_rounds.h"
 #include "train/steps/mosa_step.h"
+#include "train/supernet/channel_order.h"
 
 namespace cairn::train {
 
@@ -12,6 +13,7 @@ std::vector<std::unique_ptr<BetweenSteps>> make_between_steps(Job& job, comm::Wo
   static const std::vector<Maker> makers{
       make_module_turns,     // adapters in modules
       make_spectral_rounds,  // model.spectral
+      make_channel_order,    // supernet
   };
   std::vector<std::unique_ptr<BetweenSteps>> made;
   for (const Maker make : makers)

@@ -4,6 +4,8 @@
 #include <limits>
 #include <vector>
 
+#include "sync/sync.h"
+
 namespace cairn::train {
 
 struct Job;
@@ -13,6 +15,7 @@ struct HeldOut {
   double loss = std::numeric_limits<double>::quiet_NaN();  // NaN: not evaluated, or nothing is held out
   std::vector<double> measures = {};                       // means of the objective's measures (Objective::measures)
   double seconds = 0;                                      // that it took
+  sync::StepMetrics more = {};                             // further numbers by name
 };
 
 // The samples that an evaluation reads: the held-out ones, at most eval.samples.

@@ -23,6 +23,7 @@
 #include "train/state/memory_snapshot.h"
 #include "train/state/rewind.h"
 #include "train/state/snapshot_writer.h"
+#include "train/supernet/calibrate.h"
 #include "train/take_step.h"
 #include "train/train.h"
 
@@ -204,7 +205,9 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
     }
     if (evaluates) {
       recorder.settle();
-      recorder.held_out(evaluate_held_out(*job, [&](double share) { recorder.evaluating(share); }));
+      HeldOut found = evaluate_held_out(*job, [&](double share) { recorder.evaluating(share); });
+      evaluate_subnets(*job, found);
+      recorder.held_out(found);
     }
     if (save_now || evaluates) recorder.after_pause();
   }

@@ -17,6 +17,7 @@
 #include "train/steps/mosa_step.h"
 #include "train/steps/one_byte_step.h"
 #include "train/steps/retrieval_step.h"
+#include "train/steps/supernet_step.h"
 
 namespace cairn::train {
 
@@ -31,6 +32,7 @@ const std::vector<StepMethod>& step_methods() {
       masha1_method(),    // compressed extragradient, random elements
       masha2_method(),    // compressed extragradient, largest elements
       mosa_method(),      // chosen by adapters in modules
+      supernet_method(),  // chosen by choices of depth and width
       coded_method(),     // gradient coding: exact although some ranks are late
   };
   return list;

@@ -26,6 +26,8 @@ base::Schema<SupernetOptions> supernet_schema() {
        {"mlp", &O::mlp, "For a decoder: widths that its MLPs may have; the largest is model.mlp.", base::between(1, 1 << 22)},
        {"shrink_at", &O::shrink_at, "Fraction of the run after which the smaller networks train at the full rate.", base::between(0, 1)},
        {"ramp", &O::ramp, "Fraction of the run before shrink_at over which their rate rises from 0; 0: none.", base::between(0, 1)},
+       {"restart_ratio", &O::restart_ratio,
+        "For late: the rate with which the second schedule begins, as a fraction of the first one\'s highest.", base::between(0, 1)},
        {"nets_per_step", &O::nets_per_step, "Networks that a step trains on the same batch: the whole one, the smallest, and random ones.",
         base::between(2, 64)},
        {"sampling", &O::sampling,

@@ -32,6 +32,7 @@ struct SupernetOptions {
   std::vector<int64_t> mlp;     // channels in the middle of the MLPs of a decoder; empty: all of them
   double shrink_at = 0.5;
   double ramp = 0.02;
+  double restart_ratio = 0.3;  // late: of the second schedule's highest learning rate
   int64_t nets_per_step = 4;
   SubnetSampling sampling = SubnetSampling::random;
   bool distill = true;

@@ -65,6 +65,8 @@ void build_optimizer(Job& job, comm::World& world) {
                   .min_lr_ratio = s.optim.min_lr_ratio,
                   .decay_share = s.optim.decay_share,
                   .decay_shape = s.optim.decay_shape};
+  if (const model::SupernetOptions& supernet = s.model.supernet; supernet.any() && supernet.method == model::ShrinkMethod::late)
+    job.schedule.restart_at = supernet.shrink_at, job.schedule.restart_ratio = supernet.restart_ratio;
 }
 
 }  // namespace cairn::train

@@ -17,6 +17,7 @@
 #include "train/settings.h"
 #include "train/spectral/spectral_rounds.h"
 #include "train/step_methods.h"
+#include "train/steps/supernet_step.h"
 
 namespace cairn::train {
 namespace {
@@ -207,6 +208,7 @@ void check_placements(const Settings& settings, const model::Model& model, const
       {Feature::cp, "blocks on DTensors have no context-parallel attention: use mesh.tp or mesh.dp instead"},
       {Feature::tensor_overlap, "blocks on DTensors wait for each of their messages: leave it out, or the placement"},
   };
+  check_elastic_stages(settings, model, plan);
   const std::vector<bool> chosen = parallel::dtensor_blocks(model, plan);
   for (size_t b = 0; b < chosen.size(); ++b) {
     if (!chosen[b]) continue;

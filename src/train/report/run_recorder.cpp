@@ -234,10 +234,12 @@ void RunRecorder::held_out(const HeldOut& found) {
   base::MetricsRow row{{{"eval_loss", found.loss}}};
   for (size_t i = 0; i < found.measures.size(); ++i)  // not those that only a training batch has
     if (!std::isnan(found.measures[i])) row.values.push_back({fmt::format("eval_{}", measured_[i]), found.measures[i]});
+  for (const auto& [name, value] : found.more) row.values.push_back({"eval_" + name, value});
   row.values.push_back({"eval_seconds", found.seconds});
   if (metrics_) metrics_->evaluated(row);
   if (!tensorboard_) return;
   tensorboard_->scalar("eval/loss", result_.step, found.loss);
+  for (const auto& [name, value] : found.more) tensorboard_->scalar("eval/" + name, result_.step, value);
   for (size_t i = 0; i < found.measures.size(); ++i)
     if (!std::isnan(found.measures[i])) tensorboard_->scalar(fmt::format("eval/{}", measured_[i]), result_.step, found.measures[i]);
 }

@@ -42,7 +42,8 @@ class WithPassLosses final : public model::Objective {
   std::vector<std::string> passes_;
 };
 
-// Notes outputs before the objective of a pass overwrites them: on the last stage of a pipeline nobody else sees them.
+// Notes outputs before the objective of a pass overwrites them: on the last stage of a pipeline nobody else sees them. The logits are
+// whole, because others read them.
 class NotesOutputs final : public model::Objective {
  public:
   NotesOutputs(const model::Objective& own, std::set<std::string> values, std::map<std::string, at::Tensor>& into)
@@ -124,7 +125,11 @@ model::Losses together(PassSpan list, std::span<const std::string> measured, con
 class MicroBatchPasses {
  public:
   MicroBatchPasses(PassSpan list, const parallel::Pass& micro_batch) : list_(list), read_(outputs_read(list)), members_(list.size()) {
-    for (const WeightedPass& one : list) passes_.push_back(pass_of(one, micro_batch, objective_of(one, micro_batch), one.gradients));
+    for (size_t i = 0; i < list.size(); ++i) {
+      const model::Objective* objective = &objective_of(list[i], micro_batch);
+      if (!read_[i].empty()) objective = &whole_.emplace_back(*objective, std::set<std::string>{}, nothing_);
+      passes_.push_back(pass_of(list[i], micro_batch, *objective, list[i].gradients));
+    }
   }
 
   std::vector<model::Losses> run() {
@@ -207,6 +212,8 @@ class MicroBatchPasses {
 
   PassSpan list_;
   std::vector<std::set<std::string>> read_;
+  std::deque<NotesOutputs> whole_;
+  Outputs nothing_;
   std::deque<parallel::Pass> passes_;  // runs refer to them
   std::vector<Member> members_;
 };

@@ -21,6 +21,7 @@ void prove_redco_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_mos(const ProofOptions&, Findings&, base::Log&);
 void prove_perp(const ProofOptions&, Findings&, base::Log&);
 void prove_s3t(const ProofOptions&, Findings&, base::Log&);
+void prove_s3t_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_mosa(const ProofOptions&, Findings&, base::Log&);
 void prove_mosa_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_parscale(const ProofOptions&, Findings&, base::Log&);
@@ -84,7 +85,8 @@ const std::vector<Proof>& proofs() {
       {"gpipe", "Waves of micro-batches through stages, recomputed inside: bitwise identical, the bubble of theory, little memory.",
        prove_gpipe, prove_gpipe_on_gpu},
       {"mos", "Adapters of all layers from shared pools of pieces: the rank of large adapters in the memory of small ones.", prove_mos},
-      {"s3t", "Training records deleted from a tuned model by switching layers off: bitwise as if it had never read them.", prove_s3t},
+      {"s3t", "Training records deleted from a tuned model by switching layers off: bitwise as if it had never read them.", prove_s3t,
+       prove_s3t_on_gpu},
       {"mosa", "Adapters in random modules that take turns in training, merged into one ordinary adapter.", prove_mosa,
        prove_mosa_on_gpu},
       {"perp", "Pruned models repaired by a sliver of their parameters: masks that merging keeps, layer by layer in little memory.",

@@ -133,7 +133,7 @@ void capacity_of_stores(const ProofOptions& options, const Store& s3t, const Sto
 
 void prove_s3t(const ProofOptions& options, Findings& findings, base::Log& log) {
   deletion_rates(options, findings);
-  const S3tStores stores(options, log);
+  const S3tStores stores(options, log, small_s3t_world(options, log));
   const auto record =
       static_cast<int64_t>(base::Random(options.seed).for_purpose("the record").below(0, static_cast<uint64_t>(stores.records())));
   const Store s3t = stores.trained("s3t", {}), sisa = stores.trained("sisa", {"unlearning.method=sisa"});

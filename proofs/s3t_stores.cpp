@@ -30,7 +30,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kRecordLetters = 60, kRecordsMost = 400, kHeldOutTexts = 48, kTextBytesMax = int64_t{1} << 30;
+constexpr size_t kRecordLetters = 60, kRecordsMost = 400, kHeldOutTexts = 48;
+constexpr int64_t kTextBytesMax = int64_t{1} << 30;
 
 // A source in which the last letter alone decides what comes next: one letter in three of four cases.
 std::string pairs_text(uint64_t source, uint64_t seed, int64_t letters) {
@@ -59,40 +60,47 @@ MarkovRuns::Shape shape_of_base() { return {.layers = 8, .embed = 48, .heads = 4
 
 }  // namespace
 
-S3tStores::S3tStores(const ProofOptions& options, base::Log& log, const std::string& device)
-    : options_(options), log_(log), device_(device), records_file_(fs::path(options.scratch) / "records.jsonl") {
+S3tWorld small_s3t_world(const ProofOptions& options, base::Log& log) {
   const MarkovRuns runs(options, log, shape_of_base());
-  base_ = runs.base("base", 400, {"optim.learning_rate=0.003"});
+  S3tWorld world{.base = runs.base("base", 400, {"optim.learning_rate=0.003"})};
   const std::string text = options.data.empty()
                                ? pairs_text(2 * options.seed + 1, options.seed, (kRecordsMost + kHeldOutTexts) * kRecordLetters)
                                : base::read_file(options.data, kTextBytesMax);
-  std::vector<std::string> pieces = pieces_of(text);
-  if (static_cast<int64_t>(pieces.size()) < 2 * kHeldOutTexts)
+  const std::vector<std::string> pieces = pieces_of(text);
+  if (pieces.size() < 2 * kHeldOutTexts)
     base::fail_input("--data {}: at least {} bytes of text make records to delete. Give a longer file.", options.data,
                      2 * kHeldOutTexts * kRecordLetters);
-  // Held-out texts come from everywhere in the file.
-  const auto every = static_cast<size_t>(pieces.size()) / kHeldOutTexts;
-  std::string lines;
-  std::vector<at::Tensor> rows;
-  cli::LanguageModel model = cli::open_language_model(base_.string(), log);
+  const size_t every = pieces.size() / kHeldOutTexts;  // held-out texts come from everywhere in the file
   for (size_t i = 0; i < pieces.size(); ++i) {
-    if (i % every == 0 && static_cast<int64_t>(rows.size()) < kHeldOutTexts) {
-      std::vector<int32_t> ids = model.tokenizer->encode(pieces[i]);
-      ids.resize(kRecordLetters - 4, ids.back());  // characters of several bytes may be cut
-      at::Tensor row = at::empty({static_cast<int64_t>(ids.size())}, at::kLong);
-      std::copy(ids.begin(), ids.end(), row.mutable_data_ptr<int64_t>());
-      rows.push_back(row);
-    } else if (records_ < kRecordsMost) {
-      lines += base::compact(base::OrderedJson{{"text", pieces[i]}}) + "\n";
-      ++records_;
-    }
+    if (i % every == 0 && world.held_out.size() < kHeldOutTexts)
+      world.held_out.push_back(pieces[i]);
+    else if (world.records.size() < kRecordsMost)
+      world.records.push_back(pieces[i]);
+  }
+  return world;
+}
+
+S3tStores::S3tStores(const ProofOptions& options, base::Log& log, S3tWorld world)
+    : options_(options), log_(log), world_(std::move(world)), records_file_(fs::path(options.scratch) / "records.jsonl") {
+  std::string lines;
+  for (const std::string& text : world_.records) lines += base::compact(base::OrderedJson{{"text", text}}) + "\n";
+  base::write_atomically(records_file_, lines);
+  const cli::LanguageModel model = cli::open_language_model(world_.base.string(), log);
+  std::vector<at::Tensor> rows;
+  for (const std::string& text : world_.held_out) {
+    std::vector<int32_t> ids = model.tokenizer->encode(text);
+    if (ids.empty()) continue;
+    ids.resize(static_cast<size_t>(world_.judged), ids.back());
+    at::Tensor row = at::empty({world_.judged}, at::kLong);
+    std::copy(ids.begin(), ids.end(), row.mutable_data_ptr<int64_t>());
+    rows.push_back(row);
   }
   held_out_ = at::stack(rows);
-  base::write_atomically(records_file_, lines);
 }
 
 unlearn::Store S3tStores::make(const std::string& name, const std::vector<std::string>& sets, const std::vector<int64_t>& without) const {
-  const base::Recipe::File file{.text = fmt::format(R"(
+  const base::Recipe::File file{
+      .text = fmt::format(R"(
 [model]
 from = "{}"
 [model.adapter]
@@ -100,7 +108,7 @@ rank = 8
 targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 [data]
 path = "{}"
-length = 64
+length = {}
 packing = "none"
 [train]
 epochs = 4
@@ -116,9 +124,11 @@ slices = 4
 budget = 4
 partition_seed = {}
 )",
-                                                    base_.string(), records_file_.string(), options_.seed, options_.seed),
-                                .name = "the proof"};
-  return unlearn::make_store(unlearn::read_unlearn(file, sets), fs::path(options_.scratch) / name, without);
+                          world_.base.string(), records_file_.string(), world_.length, options_.seed, options_.seed),
+      .name = "the proof"};
+  std::vector<std::string> all = world_.sets;
+  all.insert(all.end(), sets.begin(), sets.end());
+  return unlearn::make_store(unlearn::read_unlearn(file, all), fs::path(options_.scratch) / name, without);
 }
 
 namespace {
@@ -141,7 +151,7 @@ unlearn::TrainedStages S3tStores::train(const unlearn::Store& store, int ranks) 
   unlearn::TrainedStages done;
   on_quiet_ranks(ranks, [&](comm::World& world) {
     base::Log log = base::Log::quiet();
-    const unlearn::TrainedStages found = unlearn::train_missing_stages(world, store, {.device = device_}, log, never);
+    const unlearn::TrainedStages found = unlearn::train_missing_stages(world, store, {.device = world_.device}, log, never);
     if (world.rank() == 0) done = found;
   });
   return done;
@@ -150,7 +160,7 @@ unlearn::TrainedStages S3tStores::train(const unlearn::Store& store, int ranks) 
 unlearn::TrainedStage S3tStores::train_stage(const unlearn::Store& store, const unlearn::StageChain& chain) const {
   const base::Stop never;
   unlearn::TrainedStage stage;
-  on_quiet_ranks(1, [&](comm::World& world) { stage = unlearn::train_stage(world, store, chain, {.device = device_}, never); });
+  on_quiet_ranks(1, [&](comm::World& world) { stage = unlearn::train_stage(world, store, chain, {.device = world_.device}, never); });
   return stage;
 }
 
@@ -171,7 +181,7 @@ unlearn::Store S3tStores::copy(const unlearn::Store& store, const std::string& n
 
 cli::LanguageModel S3tStores::open(const unlearn::Store& store) const {
   base::Log quiet = base::Log::quiet();
-  cli::LanguageModel model = cli::open_language_model(store.folder().string(), quiet, {.device = device_});
+  cli::LanguageModel model = cli::open_language_model(store.folder().string(), quiet, {.device = world_.device});
   model.prepare_for_length(held_out_.size(1));
   return model;
 }
@@ -205,7 +215,7 @@ double S3tStores::accuracy(const unlearn::Store& store, const std::vector<std::v
   for (const std::vector<unlearn::Artifact>& chain : chains) key += chain.empty() ? " -" : " " + to_text(chain.back().name);
   if (const auto found = known_.find(key); found != known_.end()) return found->second;
   base::Log quiet = base::Log::quiet();
-  cli::LanguageModel base = cli::open_language_model(base_.string(), quiet, {.device = device_});
+  cli::LanguageModel base = cli::open_language_model(world_.base.string(), quiet, {.device = world_.device});
   std::vector<model::ServedAdapters::One> shards;
   for (const std::vector<unlearn::Artifact>& chain : chains) {
     if (chain.empty()) continue;

@@ -23,13 +23,23 @@ namespace cairn::study {
 
 struct ProofOptions;
 
+// What stores are made of.
+struct S3tWorld {
+  std::filesystem::path base;                            // the frozen model
+  std::vector<std::string> records = {}, held_out = {};  // texts
+  int64_t length = 64;                                   // tokens of a record, at most
+  int64_t judged = 56;                                   // tokens of a held-out text
+  std::vector<std::string> sets = {};                    // of every store's recipe
+  std::string device = "cpu";
+};
+// A frozen model of 8 layers that was trained on one source of text, and records of another: with options.data, pieces of that file.
+S3tWorld small_s3t_world(const ProofOptions& options, base::Log& log);
+
 class S3tStores {
  public:
-  // Trains the frozen model on one source of text, and writes records of another: with options.data, pieces of that file.
-  S3tStores(const ProofOptions& options, base::Log& log, const std::string& device = "cpu");
+  S3tStores(const ProofOptions& options, base::Log& log, S3tWorld world);
 
-  const std::filesystem::path& base() const { return base_; }
-  int64_t records() const { return records_; }
+  int64_t records() const { return static_cast<int64_t>(world_.records.size()); }
 
   // A store that has not been trained. `sets` change the recipe.
   unlearn::Store make(const std::string& name, const std::vector<std::string>& sets, const std::vector<int64_t>& without = {}) const;
@@ -52,9 +62,8 @@ class S3tStores {
  private:
   const ProofOptions& options_;
   base::Log& log_;
-  std::string device_;
-  std::filesystem::path base_, records_file_;
-  int64_t records_ = 0;
+  const S3tWorld world_;
+  std::filesystem::path records_file_;
   at::Tensor held_out_;  // tokens [texts, length]
   mutable std::map<std::string, double> known_;
 };

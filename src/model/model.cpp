@@ -53,6 +53,10 @@ void initialize_parameter(const Parameter& p, const at::Tensor& flat, const base
       }
     }
   }
+  if (!p.on_hyperboloid) return;
+  const at::Tensor rows = flat.view(p.shape);
+  rows.select(1, 0).zero_();
+  rows.select(1, 0).copy_((rows.square().sum(1) + 1).sqrt());
 }
 
 void initialize_parameters(const Model& model, const at::Tensor& flat, const base::Random& random) {

@@ -12,6 +12,7 @@
 #include "model/decoder/wiring.h"
 #include "model/families/families.h"
 #include "model/formed_weights.h"
+#include "model/hyperbolic/lorentz_graph.h"
 #include "model/losses/retrieval.h"
 #include "model/model.h"
 #include "model/needs.h"
@@ -223,6 +224,24 @@ BuiltModel classifier(const ModelOptions& o, const DataShape& inputs) {
           make_classification()};
 }
 
+BuiltModel lorentz_graph(const ModelOptions& o, const DataShape& inputs) {
+  if (o.hyperbolic.nodes < 2)
+    base::fail_input("model.hyperbolic.nodes = {}: model.kind = \"lorentz\" embeds the nodes of a graph. Set their number.",
+                     o.hyperbolic.nodes);
+  if (inputs.features != 2)
+    base::fail_input("model.kind = \"lorentz\": a sample is the numbers of two nodes and their distance as its label, and these data have {} "
+                     "features. Use data.kind = table with two columns.",
+                     inputs.features);
+  if (o.embed < 2) base::fail_input("model.embed = {}: a point has a time and at least one coordinate of space. Use 2 or more.", o.embed);
+  return {make_lorentz_graph({.nodes = o.hyperbolic.nodes,
+                              .width = o.embed,
+                              .layers = o.layers,
+                              .classes = inputs.classes,
+                              .edges = o.hyperbolic.graph.empty() ? GraphEdges{} : read_edges(o.hyperbolic.graph, o.hyperbolic.nodes)},
+                             weight_rule(o)),
+          make_classification()};
+}
+
 // Refuses a target that is no linear layer of the model.
 void check_targets(const Model& model, const AdapterShape& adapter, const std::string& kind) {
   for (const std::string& target : adapter.rank > 0 ? adapter.targets : std::vector<std::string>{}) {
@@ -275,6 +294,14 @@ const std::vector<Entry>& models() {
                     .half_precision = false,
                     .elastic = false,
                     .running_statistics = true}});
+    all.push_back({"lorentz",
+                   lorentz_graph,
+                   {.data = ModelNeeds::Data::features,
+                    .token_embedding = false,
+                    .large_vocabulary = false,
+                    .residual_stream = false,
+                    .half_precision = false,
+                    .elastic = false}});
     all.push_back({"cnn3d",
                    cnn3d,
                    {.data = ModelNeeds::Data::clips,

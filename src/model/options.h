@@ -11,6 +11,7 @@
 #include "model/decoder/sparse_options.h"
 #include "model/decoder/spectral_options.h"
 #include "model/decoder/stream_options.h"
+#include "model/hyperbolic/options.h"
 #include "model/supernet/options.h"
 #include "model/vision/options.h"
 
@@ -43,14 +44,15 @@ struct ModelOptions {
   std::string softmax_layers = "last 0";
   bool convert = false;
   bool batch_norm = false;
-  int64_t patch = 4;            // of transformers that read pictures
-  std::vector<int64_t> hidden;  // widths of the hidden layers of a classifier; empty: `layers` of `embed`
-  PatternOptions attention;     // model.attention.*
-  StreamOptions parscale;       // model.parscale.*
-  ConvOptions cnn;              // model.cnn.*
-  SupernetOptions supernet;     // supernet.*
-  SparseOptions sparse;         // model.sparse.*
-  SpectralOptions spectral;     // model.spectral.*
+  int64_t patch = 4;             // of transformers that read pictures
+  std::vector<int64_t> hidden;   // widths of the hidden layers of a classifier; empty: `layers` of `embed`
+  PatternOptions attention;      // model.attention.*
+  StreamOptions parscale;        // model.parscale.*
+  ConvOptions cnn;               // model.cnn.*
+  SupernetOptions supernet;      // supernet.*
+  SparseOptions sparse;          // model.sparse.*
+  SpectralOptions spectral;      // model.spectral.*
+  HyperbolicOptions hyperbolic;  // model.hyperbolic.*
 };
 
 base::Schema<ModelOptions> model_schema();

@@ -27,6 +27,7 @@ struct Parameter {
   bool of_many_layers = false;     // read by the blocks of many layers: ZeRO 3 gathers it once a step
   bool is_trainable = true;        // false: only the method that made it changes it; model.train never chooses it
   std::optional<bool> decay = {};  // whether weight decay applies; empty: as for its shape
+  bool on_hyperboloid = false;     // its rows are points of hyperbolic space (hyperbolic/lorentz.h)
   bool fan_in_fan_out = false;     // a linear layer's weight that is stored [in, out] instead of [out, in]
   // Of adapters in modules (decoder/adapter_matrix.h): what this is a module of, which one, and how many there are.
   std::string module_of = {};

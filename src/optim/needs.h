@@ -23,6 +23,8 @@ struct OptimizerNeeds {
   SplitUpdate split = SplitUpdate::nothing;
   bool updates_bf16 = false;  // updates bf16 parameters itself; false: bf16_optimizer.h hands it fp32 copies
   bool adaptive = true;       // the size of a step does not follow that of the gradient, so the rate does not scale with the batch
+  bool matrix_steps = false;  // the step of an element depends on its whole matrix, so it needs gradients of whole matrices
+  bool on_manifolds = false;  // keeps points of the hyperboloid there
   bool bf16_moments = false;  // can keep its state in bf16 (optim.moments)
 
   bool elementwise() const { return granularity == Granularity::elements; }

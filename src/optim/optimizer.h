@@ -25,6 +25,7 @@ struct ParameterPiece {
   bool decays = true;           // weight decay applies
   bool hidden = false;          // a matrix from hidden states to hidden states: no embedding table, head, gain or bias
   bool fan_in_fan_out = false;  // the matrix is stored [in, out] instead of [out, in]
+  bool on_hyperboloid = false;  // its rows are points of the hyperboloid, and must stay there
   // The random numbers of stochastic rounding: element i uses number first_index + i of the parameter, or of the tensor-parallel shard
   // `shard` where its elements do not follow each other in the parameter (0: they do).
   int64_t first_index = 0;

@@ -18,6 +18,7 @@ namespace cairn::optim {
 // Each is defined in the source that has its name.
 std::unique_ptr<Optimizer> make_sgd(const OptimOptions& options, std::vector<ParameterPiece> pieces);
 std::unique_ptr<Optimizer> make_muon(const OptimOptions& options, std::vector<ParameterPiece> pieces);
+std::unique_ptr<Optimizer> make_riemannian_adam(const OptimOptions& options, std::vector<ParameterPiece> pieces);
 std::unique_ptr<Optimizer> make_adafactor(const OptimOptions& options, std::vector<ParameterPiece> pieces);
 
 namespace {
@@ -32,8 +33,11 @@ const std::vector<Rule>& rules() {
   static const std::vector<Rule> list{
       {"adamw", {.updates_bf16 = true, .bf16_moments = true}, make_adamw},
       {"sgd", {.adaptive = false}, make_sgd},
-      {"muon", {.granularity = Granularity::matrices, .split = SplitUpdate::matrices, .updates_bf16 = true}, make_muon},
-      {"adafactor", {.granularity = Granularity::matrices, .split = SplitUpdate::factors}, make_adafactor},
+      {"muon",
+       {.granularity = Granularity::matrices, .split = SplitUpdate::matrices, .updates_bf16 = true, .matrix_steps = true},
+       make_muon},
+      {"adafactor", {.granularity = Granularity::matrices, .split = SplitUpdate::factors, .matrix_steps = true}, make_adafactor},
+      {"riemannian_adam", {.granularity = Granularity::matrices, .on_manifolds = true}, make_riemannian_adam},
   };
   return list;
 }

@@ -18,7 +18,8 @@ optim::ParameterPiece make_piece(const model::Parameter& of, at::Tensor paramete
           .gradient = std::move(gradient),
           .decays = of.decays(),
           .hidden = of.is_hidden_matrix(),
-          .fan_in_fan_out = of.fan_in_fan_out};
+          .fan_in_fan_out = of.fan_in_fan_out,
+          .on_hyperboloid = of.on_hyperboloid};
 }
 
 optim::ParameterPiece make_piece(const model::Parameter& of, const parallel::ParameterSlice& slice, const mesh::LocalShard& local_shard) {

@@ -103,6 +103,7 @@ Settings read_settings(base::Recipe& recipe) {
   s.model.supernet = recipe.read(model::supernet_schema());
   s.model.sparse = recipe.read(model::sparse_schema());
   s.model.spectral = recipe.read(model::spectral_schema());
+  s.model.hyperbolic = recipe.read(model::hyperbolic_schema());
   data::DataOptions data;
   if (!s.model.from.empty()) {
     const snapshot::ModelOutline outline = snapshot::read_outline(s.model.from);
@@ -193,6 +194,7 @@ std::vector<base::Section> recipe_sections() {
                                       model::supernet_schema().section(),
                                       model::sparse_schema().section(),
                                       model::spectral_schema().section(),
+                                      model::hyperbolic_schema().section(),
                                       model::adapter_schema().section(),
                                       model::lora_schema().section(),
                                       data::data_schema().section(),

@@ -2,6 +2,7 @@
 #include <set>
 #include <string>
 
+#include "base/check.h"
 #include "base/memory_scope.h"
 #include "kernels/aten.h"
 #include "model/model.h"
@@ -38,6 +39,9 @@ void build_optimizer(Job& job, comm::World& world) {
       if (!piece.gradient.defined()) continue;
       const model::Parameter& of = engine.model->parameters()[piece.parameter];
       const mesh::LocalShard& local_shard = engine.store->shard().parameters[piece.parameter].local_shard;
+      if (of.on_hyperboloid && !optim::optimizer_needs(s.optim.kind).on_manifolds)
+        base::fail_input("optim.kind = {}: {} has points of hyperbolic space, which it would move away from there. Use riemannian_adam.",
+                         s.optim.kind, of.name);
       pieces.push_back(make_piece(of, piece, local_shard));
       fragments.push_back({local_shard, piece.elements});
       if (!optim::optimizer_needs(s.optim.kind).elementwise()) pieces.back().split = tensor_shard(world, job.config.plan, of);

@@ -25,7 +25,7 @@ void check_spectral(const Settings& settings, const parallel::Plan& plan) {
     base::fail_input(
         "{}: does not work with model.adapter.rank = {}: all linear layers are spectral, and a layer has either. Leave one out.", key,
         settings.adapter.rank);
-  if (!optim::optimizer_needs(settings.optim.kind).elementwise())
+  if (optim::optimizer_needs(settings.optim.kind).matrix_steps)
     base::fail_input("optim.kind = {}: does not work with {}: it needs the gradient of a whole matrix, and layers have none. Use {}.",
                      settings.optim.kind, key, optim::elementwise_optimizers());
   if (const StepMethod& method = step_method(settings); !method.needs.optimizer)

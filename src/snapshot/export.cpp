@@ -95,12 +95,17 @@ std::string generation_config(const model::SpecialTokens& tokens) {
 
 void write_pretrained(const std::string& folder, const model::DecoderShape& shape, const mesh::NamedTensors& parameters,
                       std::map<std::string, std::string> texts, const ExportOptions& options, const base::Disk& disk) {
+  texts["config.json"] = model::format_config(shape, dtype_word(options.dtype));
+  if (shape.pictures.channels == 0) texts.emplace("generation_config.json", generation_config(shape.tokens));
+  write_model_folder(folder, parameters, texts, options, disk);
+}
+
+void write_model_folder(const std::string& folder, const mesh::NamedTensors& parameters, const std::map<std::string, std::string>& texts,
+                        const ExportOptions& options, const base::Disk& disk) {
   const fs::path place = fs::path(folder).has_filename() ? fs::path(folder) : fs::path(folder).parent_path();
   std::error_code error;
   if (fs::exists(place, error) && !fs::is_empty(place, error))
     base::fail_input("{}: there is something already; choose another directory to write to", folder);
-  texts["config.json"] = model::format_config(shape, dtype_word(options.dtype));
-  texts.emplace("generation_config.json", generation_config(shape.tokens));
   Aside aside(place.parent_path() / fmt::format(".writing-{}-{}", place.filename().string(), ::getpid()));
   write_weights(aside.path(), parameters, options, disk);
   for (const auto& [name, text] : texts) {

@@ -72,5 +72,8 @@ struct ExportOptions {
 // Writes a directory that appears complete or not at all. It must not exist yet, unless empty. `texts`: as in Pretrained.
 void write_pretrained(const std::string& folder, const model::DecoderShape& shape, const mesh::NamedTensors& parameters,
                       std::map<std::string, std::string> texts, const ExportOptions& options, const base::Disk& disk);
+// The same with a config.json among the texts.
+void write_model_folder(const std::string& folder, const mesh::NamedTensors& parameters, const std::map<std::string, std::string>& texts,
+                        const ExportOptions& options, const base::Disk& disk);
 
 }  // namespace cairn::snapshot

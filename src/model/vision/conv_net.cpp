@@ -62,6 +62,8 @@ class ConvNet final : public Model {
     return buffers;
   }
 
+  const ConvNetShape& shape() const { return shape_; }
+
   ElasticShape elastic() const override {
     ElasticShape elastic;
     const auto product = [](std::initializer_list<int64_t> factors) {
@@ -157,6 +159,17 @@ class ConvNet final : public Model {
 };
 
 }  // namespace
+
+const ConvNetShape* conv_net_shape(const Model& model) {
+  const auto* net = dynamic_cast<const ConvNet*>(&model);
+  return net ? &net->shape() : nullptr;
+}
+
+std::vector<int64_t> middles_of(const ConvNetShape& shape) {
+  std::vector<int64_t> middles;
+  for (const PlacedLayer& layer : placed_layers(shape)) middles.push_back(layer.middle);
+  return middles;
+}
 
 std::unique_ptr<Model> make_conv_net(const ConvNetShape& shape) { return std::make_unique<ConvNet>(shape); }
 

@@ -28,4 +28,9 @@ struct ConvNetShape {
 };
 std::unique_ptr<Model> make_conv_net(const ConvNetShape& shape);
 
+// The shape of a model that make_conv_net made; null: another kind of model.
+const ConvNetShape* conv_net_shape(const Model& model);
+// The channels in the middle of each layer.
+std::vector<int64_t> middles_of(const ConvNetShape& shape);
+
 }  // namespace cairn::model

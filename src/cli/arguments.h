@@ -170,6 +170,14 @@ struct UnlearnArguments {
   bool json = false;
 };
 
+// `cairn supernet ACTION`.
+struct SupernetArguments {
+  std::string action, run, subnet, out, dtype = "fp32", flops, device = "cpu";
+  std::vector<std::string> sets;
+  int64_t population = 24, generations = 8, calibration = 1000, seed = 1;
+  bool json = false;
+};
+
 struct ExampleArguments {
   std::string name;
   int64_t seed = 1;
@@ -231,6 +239,7 @@ enum class Command {
   study,
   prune,
   unlearn,
+  supernet,
   example
 };
 
@@ -257,6 +266,7 @@ struct Arguments {
   BenchArguments bench;
   StudyArguments study, prune;
   UnlearnArguments unlearn;
+  SupernetArguments supernet;
   ExampleArguments example;
 };
 

@@ -91,6 +91,7 @@ int run_command(const Arguments& arguments, const std::vector<std::string>& comm
     case Command::study:
     case Command::prune:
     case Command::unlearn:
+    case Command::supernet:
     case Command::example:
       return exec_lab(command_line);
   }

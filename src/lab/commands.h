@@ -22,6 +22,7 @@ int study_iterate(const cli::StudyArguments& a);
 int study_lifelong(const cli::StudyArguments& a);
 int unlearn_command(const cli::UnlearnArguments& a, const std::vector<std::string>& command_line);
 int prune_command(const cli::StudyArguments& a);
+int supernet_command(const cli::SupernetArguments& a);
 int example_command(const cli::ExampleArguments& a);
 
 // The directory of a study: --out, or studies/RECIPE; of pruning pruned/RECIPE.

@@ -28,10 +28,12 @@ int run_command(const cli::Arguments& arguments, const std::vector<std::string>&
       return prune_command(arguments.prune);
     case cli::Command::unlearn:
       return unlearn_command(arguments.unlearn, command_line);
+    case cli::Command::supernet:
+      return supernet_command(arguments.supernet);
     case cli::Command::example:
       return example_command(arguments.example);
     default:
-      base::fail_input("cairn-lab {}: no command of this program, which has prove, bench, study, prune, unlearn and example: use cairn {}",
+      base::fail_input("cairn-lab {}: no command of this program, which has prove, bench, study, prune, unlearn, supernet and example: use cairn {}",
                        command_line.front(), command_line.front());
   }
 }

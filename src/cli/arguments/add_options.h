@@ -31,6 +31,7 @@ CLI::App* add_prove(CLI::App& app, ProveArguments& a);
 CLI::App* add_bench(CLI::App& app, BenchArguments& a);
 CLI::App* add_study(CLI::App& app, StudyArguments& a);
 CLI::App* add_unlearn(CLI::App& app, UnlearnArguments& a);
+CLI::App* add_supernet(CLI::App& app, SupernetArguments& a);
 CLI::App* add_prune(CLI::App& app, StudyArguments& a);
 CLI::App* add_example(CLI::App& app, ExampleArguments& a);
 

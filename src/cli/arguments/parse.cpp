@@ -57,6 +57,7 @@ Commands add_commands(CLI::App& app, Arguments& into) {
   commands.emplace_back(add_study(app, into.study), Command::study);
   commands.emplace_back(add_unlearn(app, into.unlearn), Command::unlearn);
   commands.emplace_back(add_prune(app, into.prune), Command::prune);
+  commands.emplace_back(add_supernet(app, into.supernet), Command::supernet);
   commands.emplace_back(add_example(app, into.example), Command::example);
   return commands;
 }

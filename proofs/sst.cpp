@@ -123,6 +123,7 @@ void prove_sst(const ProofOptions& options, Findings& findings, base::Log& log) 
   const std::filesystem::path start = runs.base("start", 1, {"optim.learning_rate=0.000000001", "optim.weight_decay=0"});
   prove_spectral_exactness(options, runs, start, findings);
   effect(options, runs, start, findings, log);
+  prove_spectral_tree(options, findings, log);
   findings.skip("H200: 300M tokens of a 125M decoder in 0.65 of the memory of dense AdamW", "needs --device cuda");
 }
 

@@ -20,6 +20,7 @@ void prove_redco(const ProofOptions&, Findings&, base::Log&);
 void prove_redco_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_mos(const ProofOptions&, Findings&, base::Log&);
 void prove_sst(const ProofOptions&, Findings&, base::Log&);
+void prove_sst_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_perp(const ProofOptions&, Findings&, base::Log&);
 void prove_s3t(const ProofOptions&, Findings&, base::Log&);
 void prove_s3t_on_gpu(const ProofOptions&, Findings&, base::Log&);
@@ -86,7 +87,7 @@ const std::vector<Proof>& proofs() {
       {"gpipe", "Waves of micro-batches through stages, recomputed inside: bitwise identical, the bubble of theory, little memory.",
        prove_gpipe, prove_gpipe_on_gpu},
       {"sst", "Linear layers as U diag(s) V^T, a few pairs of vectors trained at a time: near full training in a fraction of the state.",
-       prove_sst},
+       prove_sst, prove_sst_on_gpu},
       {"mos", "Adapters of all layers from shared pools of pieces: the rank of large adapters in the memory of small ones.", prove_mos},
       {"s3t", "Training records deleted from a tuned model by switching layers off: bitwise as if it had never read them.", prove_s3t,
        prove_s3t_on_gpu},

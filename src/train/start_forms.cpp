@@ -59,7 +59,8 @@ void start_forms(Job& job, const mesh::NamedTensors& dense, comm::World& world) 
     const int owner = turn++ % world.size();
     if (owner == world.rank()) {
       const at::Tensor weight = given(form->dense_parameter().name);
-      form->start(weight.defined() ? weight : new_weight(job, form->dense_parameter()), [&](mesh::ParamId id) { return whole(id.first); });
+      form->start((weight.defined() ? weight : new_weight(job, form->dense_parameter())).to(job.config.device),
+                  [&](mesh::ParamId id) { return whole(id.first); });
     }
     if (world.size() > 1)
       world.everyone().broadcast(message, owner, {comm::Purpose::parameter, form->dense_parameter().name}).wait_host();

@@ -22,6 +22,8 @@ std::vector<MethodRecipe> method_recipes(const ProofOptions& options, base::Log&
   all.push_back(
       of("MoS", {"model.adapter.kind=mos", "model.adapter.rank=5", "model.adapter.equivalent_rank=2", "model.adapter.dropout=0.1"}));
   all.push_back(of("MoSA", {"model.adapter.kind=mosa", "model.adapter.rank=8", "model.adapter.dropout=0.1"}));
+  all.push_back(of("SST", {"model.spectral.rank=6", "model.spectral.iteration_steps=3", "model.spectral.round_iterations=2",
+                           "model.spectral.warmup_steps=1"}));
   return all;
 }
 

@@ -48,6 +48,49 @@ TEST(Config, ReadsBackWhatItWroteForEveryFamily) {
   EXPECT_EQ(parse_config(format_config(shape), "config.json"), shape);
 }
 
+DecoderShape some_vit() {
+  DecoderShape shape = some("vit");
+  shape.vocab = 3, shape.kv_heads = 6, shape.tokens = {}, shape.rope_theta = DecoderShape().rope_theta;
+  shape.pictures = {.channels = 3, .size = 32, .patch = 4, .labels = {"cat", "dog", "owl"}};
+  shape.length = shape.pictures.positions();
+  return shape;
+}
+
+TEST(Config, ReadsBackTransformersOfPictures) {
+  EXPECT_EQ(parse_config(format_config(some_vit()), "config.json"), some_vit());
+  DecoderShape shape = some_vit();
+  shape.pictures.labels.clear();
+  EXPECT_EQ(parse_config(format_config(shape), "config.json"), shape);
+}
+
+// As google/vit-base-patch16-224 has it.
+TEST(Config, ReadsPublishedTransformersOfPictures) {
+  const std::string text = R"({"architectures": ["ViTForImageClassification"], "attention_probs_dropout_prob": 0.0, "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.0, "hidden_size": 768, "id2label": {"0": "tench", "1": "goldfish", "2": "shark"}, "image_size": 224,
+    "initializer_range": 0.02, "intermediate_size": 3072, "label2id": {"tench": 0, "goldfish": 1, "shark": 2},
+    "layer_norm_eps": 1e-12, "model_type": "vit", "num_attention_heads": 12, "num_channels": 3, "num_hidden_layers": 12,
+    "patch_size": 16, "qkv_bias": true, "transformers_version": "4.13.0.dev0"})";
+  const DecoderShape shape = parse_config(text, "config.json");
+  EXPECT_EQ(shape.pictures.positions(), 197);
+  EXPECT_EQ(shape.vocab, 3);
+  EXPECT_EQ(shape.pictures.labels[2], "shark");
+  EXPECT_EQ(shape.norm_eps, 1e-12);
+  const auto refused = [&](const std::string& from, const std::string& to) -> std::string {
+    std::string changed = text;
+    changed.replace(changed.find(from), from.size(), to);
+    try {
+      parse_config(changed, "d/config.json");
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_NE(refused("\"gelu\"", "\"relu\"").find("hidden_act"), std::string::npos);
+  EXPECT_NE(refused("\"2\": \"shark\"", "\"5\": \"shark\"").find("classes are numbered from 0 to 2"), std::string::npos);
+  EXPECT_NE(refused("\"image_size\": 224", "\"image_size\": 225").find("no multiple of patch_size"), std::string::npos);
+  EXPECT_NE(refused("\"num_channels\": 3", "\"num_channels\": 0").find("num_channels = 0"), std::string::npos);
+}
+
 TEST(Config, ReadsBackEveryKindOfLinearAttention) {
   DecoderShape shape = some("gla");
   for (const auto decay : {LinearAttentionShape::Decay::gated, LinearAttentionShape::Decay::constant, LinearAttentionShape::Decay::none}) {

@@ -27,9 +27,9 @@ inline constexpr base::EnumName<SubnetSampling> kSubnetSamplingNames[] = {{Subne
 
 struct SupernetOptions {
   ShrinkMethod method = ShrinkMethod::deps;
-  std::vector<int64_t> depth;   // layers of a stage; empty: all of them
-  std::vector<int64_t> expand;  // channels in the middle of a layer of a cnn, as multiples of what it reads; empty: all of them
-  std::vector<int64_t> mlp;     // channels in the middle of the MLPs of a decoder; empty: all of them
+  std::vector<int64_t> depth = {};   // layers of a stage; empty: all of them
+  std::vector<int64_t> expand = {};  // channels in the middle of a layer of a cnn, as multiples of what it reads; empty: all of them
+  std::vector<int64_t> mlp = {};     // channels in the middle of the MLPs of a decoder; empty: all of them
   double shrink_at = 0.5;
   double ramp = 0.02;
   double restart_ratio = 0.3;  // late: of the second schedule's highest learning rate

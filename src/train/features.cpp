@@ -20,7 +20,7 @@ constexpr Conflict kConflicts[] = {
     {Feature::frozen_cache, Feature::pp, "the leading layers lie on other ranks: leave it out, or use mesh.dp"},
     {Feature::frozen_cache, Feature::zero3, "ranks gather the weights of every layer together: leave it out, or use memory.zero = 2"},
     {Feature::frozen_cache, Feature::stream, "layers go through a sequence in slices: leave it out, or use recompute.mode = full"},
-    {Feature::frozen_cache, Feature::stage_recompute, "the whole stage is computed again: leave it out, or use recompute.mode = full"},
+    {Feature::frozen_cache, Feature::stage_recompute, "the whole stage is recomputed: leave it out, or use recompute.mode = full"},
     {Feature::frozen_cache, Feature::step_plans, "a pass has parts of sequences: leave it out, or use context.plan = fixed"},
     {Feature::frozen_cache, Feature::cuda_graph, "a captured step runs every layer: leave one of the two out"},
     {Feature::frozen_cache, Feature::fp8, "codes of a layer's inputs are made by the layer before: leave one of the two out"},

@@ -111,7 +111,7 @@ std::map<int64_t, std::vector<std::string>> adapters_by_layer(const model::Decod
   for (const model::Parameter& one : model::make_decoder(shape, adapter)->parameters()) {
     if (one.role != model::Parameter::Role::adapter) continue;
     int64_t layer = -1;
-    // The whole number of the layer: names that begin alike (layers.1, layers.10) are of different stages.
+    // The whole number of the layer: names with the same beginning (layers.1, layers.10) are of different stages.
     if (one.name.starts_with(before)) std::from_chars(one.name.data() + before.size(), one.name.data() + one.name.size(), layer);
     if (layer < 0)
       base::fail_input(

@@ -64,7 +64,7 @@ struct Engine {
   comm::Group* step_group = nullptr;  // the ranks that step together (parallel::step_group_of); borrowed from the world
   TrainedParameters trained;
   std::unique_ptr<optim::Optimizer> optimizer;
-  optim::ActiveOptimizer* active = nullptr;  // inside `optimizer`: what it changes (train/active_parts.h)
+  optim::ActiveOptimizer* active = nullptr;  // inside `optimizer`: what it changes (active_parts.h); null: all of it
   bool sync_writes_frozen = false;           // a sync rule sends and writes frozen parameters too
   std::unique_ptr<sync::Sync> sync;
   std::unique_ptr<parallel::Pipeline> pipeline;  // where mesh.pp is more than 1

@@ -39,6 +39,7 @@ mesh::NamedTensors state_over_whole(const Job& job, int64_t more = 0) {
   }
   std::vector<std::pair<std::string, std::vector<int64_t>>> tracked;
   for (const optim::ParameterPiece& one : pieces) {
+    if (!job.engine.active) break;  // a task's optimizer
     const optim::ActiveSet& set = job.engine.active->set();
     if (set.members()[set.index(one.name)].by_element) tracked.emplace_back("missed." + one.name, one.parameter.sizes().vec());
   }

@@ -32,17 +32,17 @@ constexpr const char* kGate = "model.layers.1.mlp.gate_proj.weight";
 constexpr const char* kDown = "model.layers.1.mlp.down_proj.weight";
 constexpr int64_t kMlp = 44;
 
-using Change = std::function<void(Job& job, int64_t step)>;
+using StepChange = std::function<void(Job& job, int64_t step)>;
 
 // Calls a function before each step.
 class ChangeBetweenSteps final : public BetweenSteps {
  public:
-  ChangeBetweenSteps(Job& job, Change change) : job_(job), change_(std::move(change)) {}
+  ChangeBetweenSteps(Job& job, StepChange change) : job_(job), change_(std::move(change)) {}
   void before_step(int64_t step) override { change_(job_, step); }
 
  private:
   Job& job_;
-  Change change_;
+  StepChange change_;
 };
 
 struct Operated {
@@ -59,7 +59,7 @@ struct OperatedRun {
 
 int64_t sent_for(comm::World& world, comm::Purpose purpose) { return world.ledger().bytes_sent(world.rank(), purpose); }
 
-Operated operated(const OperatedRun& run, const Change& change) {
+Operated operated(const OperatedRun& run, const StepChange& change) {
   Operated result;
   std::mutex mutex;
   const harness::Run ended = harness::on_ranks(run.ranks, [&](comm::World& world) {
@@ -87,7 +87,7 @@ Operated operated(const OperatedRun& run, const Change& change) {
   return result;
 }
 
-double furthest(const std::map<std::string, at::Tensor>& a, const std::map<std::string, at::Tensor>& b) {
+double furthest_tensor(const std::map<std::string, at::Tensor>& a, const std::map<std::string, at::Tensor>& b) {
   if (a.size() != b.size()) return INFINITY;
   double most = 0;
   for (const auto& [name, tensor] : a) {
@@ -97,11 +97,11 @@ double furthest(const std::map<std::string, at::Tensor>& a, const std::map<std::
   return most;
 }
 
-void expect_same(const Operated& many, const Operated& one) {
+void expect_same_trace(const Operated& many, const Operated& one) {
   ASSERT_EQ(many.losses.size(), one.losses.size());
   for (size_t i = 0; i < one.losses.size(); ++i) EXPECT_NEAR(many.losses[i], one.losses[i], 1e-5 * one.losses[i]) << "step " << i + 1;
-  EXPECT_LT(furthest(many.parameters, one.parameters), 2e-4);
-  EXPECT_LT(furthest(many.optimizer, one.optimizer), 2e-3);
+  EXPECT_LT(furthest_tensor(many.parameters, one.parameters), 2e-4);
+  EXPECT_LT(furthest_tensor(many.optimizer, one.optimizer), 2e-3);
 }
 
 class OperatedLayouts : public testing::TestWithParam<OperatedRun> {};
@@ -141,7 +141,7 @@ void freeze_for_a_while(Job& job, int64_t step) {
 
 TEST_P(OperatedLayouts, FreezeWhatOneRankFreezes) {
   static const Operated alone = operated({}, freeze_for_a_while);
-  expect_same(operated(GetParam(), freeze_for_a_while), alone);
+  expect_same_trace(operated(GetParam(), freeze_for_a_while), alone);
 }
 
 TEST(Freezing, StandsStill) {
@@ -178,7 +178,7 @@ TEST_P(OperatedLayouts, SendNothingOfWhatIsFrozen) {
   };
   static const Operated alone = operated({}, freeze_layer);
   const Operated found = operated(GetParam(), freeze_layer);
-  expect_same(found, alone);
+  expect_same_trace(found, alone);
   const bool replicated = GetParam().sets.front() == "mesh.dp=2" && GetParam().sets.size() == 1;
   const auto in_step = [](const std::vector<int64_t>& sent, size_t step) { return sent[step - 1] - sent[step - 2]; };
   const int64_t saved = in_step(found.gradient_bytes, 2) - in_step(found.gradient_bytes, 4);
@@ -232,7 +232,7 @@ void operate_on_rows(Job& job, int64_t step) {
 
 TEST_P(OperatedLayouts, OperateOnRowsAsOneRankDoes) {
   static const Operated alone = operated({}, operate_on_rows);
-  expect_same(operated(GetParam(), operate_on_rows), alone);
+  expect_same_trace(operated(GetParam(), operate_on_rows), alone);
 }
 
 TEST(Surgery, MovesWhatIslandsHaveInCommon) {
@@ -292,7 +292,7 @@ TEST(Freezing, GoesOnAfterAResume) {
   };
   const Operated whole = run(false, 8, true), resumed = run(true, 8, false);
   EXPECT_EQ(std::vector<double>(whole.losses.begin() + 3, whole.losses.end()), resumed.losses);
-  EXPECT_EQ(furthest(whole.parameters, resumed.parameters), 0);
+  EXPECT_EQ(furthest_tensor(whole.parameters, resumed.parameters), 0);
 }
 
 }  // namespace

@@ -176,7 +176,7 @@ void first_order(const ProofOptions& options, const MarkovRuns& runs, const std:
                          "optim.nesterov=false",
                          "optim.weight_decay=0",
                          "optim.max_grad_norm=0",
-                         "optim.learning_rate=0.02",
+                         "optim.learning_rate=0.003",
                          "optim.schedule=constant",
                          "optim.warmup_steps=0",
                          "eval.every=0"};

@@ -15,6 +15,7 @@
 #include "base/random.h"
 #include "data/selection/targets.h"
 #include "kernels/aten.h"
+#include "proofs/rds_parts.h"
 #include "proofs/selection_runs.h"
 #include "study/claims.h"
 
@@ -258,6 +259,7 @@ void own_text(const ProofOptions& options, Findings& findings, base::Log& log) {
 
 void prove_rds_plus(const ProofOptions& options, Findings& findings, base::Log& log) {
   families(options, findings, log);
+  prove_rds_exactness(options, fs::path(options.scratch) / "families" / "base", findings, log);
   limit(options, findings);
   pool_sizes(options, findings, log);
   coverage(options, findings);

@@ -125,14 +125,14 @@ void processes_agree(const ProofOptions& options, Findings& findings) {
                "data.length=64", "train.steps=20", "train.global_batch=8", "eval.fraction=0", "data.path=pool.jsonl"});
   std::set<uint64_t> deduplicated, pruned;
   for (const std::string processes : {"1", "2", "4"}) {
-    deduplicated.insert(
-        run_selection(options, folder,
-                      {"dedup", "--data", "pool.jsonl", "--model", "base", "--clusters", "4", "--keep", "500", "--nproc", processes},
-                      "deduplicated")
-            .hash());
+    deduplicated.insert(run_selection(options, folder,
+                                      {"dedup", "--data", "pool.jsonl", "--model", "base", "--clusters", "4", "--keep", "500", "--nproc",
+                                       processes, "--index", "index-" + processes},
+                                      "deduplicated")
+                            .hash());
     pruned.insert(run_selection(options, folder,
                                 {"concept", "--data", "pool.jsonl", "--model", "base", "--from", "deduplicated", "--clusters", "25",
-                                 "--keep", "200", "--nproc", processes},
+                                 "--keep", "200", "--nproc", processes, "--index", "index-" + processes},
                                 "pruned-" + processes)
                       .hash());
     fs::remove(folder / "deduplicated");
@@ -174,7 +174,7 @@ void own_texts(const ProofOptions& options, Findings& findings, base::Log& log) 
   for (const char* ranks : {"1", "2", "4"}) {
     kept = run_selection(options, folder,
                          {"dedup", "--data", "pool.jsonl", "--model", "base", "--pooling", "mean", "--clusters", "1", "--keep",
-                          std::to_string(count), "--nproc", ranks},
+                          std::to_string(count), "--nproc", ranks, "--index", std::string("index-") + ranks},
                          std::string("kept-") + ranks);
     hashes.insert(kept.hash());
   }

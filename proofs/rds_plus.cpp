@@ -150,7 +150,8 @@ void families(const ProofOptions& options, Findings& findings, base::Log& log) {
              pool.precision(run_selection(options, folder, rds_arguments(kKept, {"--pooling", pooling}), pooling)));
   std::set<uint64_t> hashes{chosen.hash()};
   for (const char* ranks : {"2", "4"})
-    hashes.insert(run_selection(options, folder, rds_arguments(kKept, {"--nproc", ranks}), ranks).hash());
+    hashes.insert(
+        run_selection(options, folder, rds_arguments(kKept, {"--nproc", ranks, "--index", std::string("index-") + ranks}), ranks).hash());
   findings.at_most("1, 2 and 4 processes: different selections", 1, static_cast<double>(hashes.size()), 1);
   const base::OrderedJson& picks = chosen.how["tasks"]["t"]["documents_of_queries"];
   int64_t fewest = kKept;

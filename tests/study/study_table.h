@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "comm/local/local.h"
@@ -51,6 +52,17 @@ inline comm::LocalOptions quiet_study_ranks() {
 inline void on_study_ranks(int ranks, const std::function<void(comm::World&)>& body) {
   for (const std::exception_ptr& error : comm::LocalNetwork(ranks, quiet_study_ranks()).run(body))
     if (error) std::rethrow_exception(error);
+}
+
+// What an act was refused with, or "accepted".
+template <typename Act>
+std::string answer_to(const Act& act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "accepted";
 }
 
 }  // namespace cairn::study

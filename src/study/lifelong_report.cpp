@@ -14,7 +14,8 @@
 namespace cairn::study {
 namespace {
 
-constexpr int64_t kLifelongStateBytesMax = int64_t{1} << 32;
+constexpr int64_t kLifelongStateBytesMax = int64_t{1} << 28;
+constexpr int kLifelongStateDepthMax = 8;
 
 base::OrderedJson to_json(const LifelongStep& step, bool whole) {
   base::OrderedJson json{{"pool_before", step.pool_before},
@@ -64,7 +65,7 @@ std::string draw_matrix(const LifelongResult& result) {
 
 void write_lifelong_state(const LifelongResult& result, uint64_t identity, const std::filesystem::path& path) {
   base::OrderedJson json{{"identity", fmt::format("{:016x}", identity)}, {"skills", result.skills}, {"steps", base::OrderedJson::array()}};
-  for (const LifelongStep& one : result.steps) json["steps"].push_back(to_json(one, /*whole=*/true));
+  for (const LifelongStep& one : result.steps) json["steps"].push_back(to_json(one, /*whole=*/&one == &result.steps.back()));
   base::write_atomically(path, base::compact(json) + "\n");
 }
 
@@ -72,13 +73,15 @@ LifelongState read_lifelong_state(const std::filesystem::path& path) {
   LifelongState state;
   LifelongResult& result = state.result;
   try {
-    const base::Json json = base::parse_json(base::read_file(path, kLifelongStateBytesMax));
+    const base::GuardedJson read = base::parse_json_guarded(base::read_file(path, kLifelongStateBytesMax), kLifelongStateDepthMax);
+    if (!read.trouble.empty()) base::fail_corrupt(path.string(), read.trouble);
+    const base::Json& json = read.value;
     json.at("identity").get_to(state.identity);
     json.at("skills").get_to(result.skills);
     for (const base::Json& one : json.at("steps")) {
       LifelongStep step{.pool_before = one.at("pool_before"), .pool_after = one.at("pool_after")};
       one.at("selected").get_to(step.selected);
-      one.at("pool").get_to(step.pool);
+      if (one.contains("pool")) one.at("pool").get_to(step.pool);  // of the last step
       one.at("shares").get_to(step.shares);
       for (const base::Json& accuracy : one.at("accuracy"))
         step.accuracy.push_back(accuracy.is_null() ? std::numeric_limits<double>::quiet_NaN() : accuracy.get<double>());

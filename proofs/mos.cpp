@@ -53,7 +53,8 @@ void counting(Findings& findings) {
   const model::DecoderShape shape{.vocab = 32000, .embed = 4096, .layers = 32, .heads = 32, .kv_heads = 32, .head_dim = 128, .mlp = 11008};
   const auto trained = [&](const model::AdapterShape& adapter) {
     int64_t elements = 0;
-    for (const model::Parameter& p : model::make_decoder(shape, adapter)->parameters())
+    const auto decoder = model::make_decoder(shape, adapter);
+    for (const model::Parameter& p : decoder->parameters())
       if (p.role == model::Parameter::Role::adapter) elements += p.elements();
     return static_cast<double>(elements);
   };

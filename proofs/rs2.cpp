@@ -82,7 +82,7 @@ void rs2_layouts(const ProofOptions& options, Findings& findings, base::Log& log
 // 2. Adapters on chats: from a model made on the spot.
 void rs2_adapters(const ProofOptions& options, Findings& findings, base::Log& log) {
   const fs::path folder = fs::path(options.scratch) / "adapters";
-  train_sampled(sampler_decoder(options, kRs2TextBytes, {"train.epochs=0", "train.steps=1", "snapshot.last=true"}), folder / "base");
+  train_sampled(sampler_decoder(options, kRs2TextBytes, {"data.length=40", "train.steps=1", "snapshot.last=true"}), folder / "base");
   std::string chats;
   for (int i = 0; i < 80; ++i) chats += fmt::format("{{\"instruction\": \"Say {}\", \"output\": \"It is {}\"}}\n", i, i * i);
   base::write_atomically(folder / "chats.jsonl", chats);

@@ -26,6 +26,7 @@
 #include "kernels/aten.h"
 #include "study/iterate_report.h"
 #include "study/iterate_select.h"
+#include "study/resumed_run.h"
 #include "study/sample_scores.h"
 #include "study/study_recipe.h"
 #include "study/study_samples.h"
@@ -259,7 +260,12 @@ class Iterate {
 
   base::Recipe training() const { return with_keys(recipe_.training, {{"log.samples", int64_t{0}}}); }
   train::Start start(const std::filesystem::path& out) const {
-    return {.out = out, .resume = true, .cache = setup_.cache, .device = o_.device, .threads = setup_.threads, .terminal = nullptr};
+    return {.out = out,
+            .resume = has_begun(world_, out),
+            .cache = setup_.cache,
+            .device = o_.device,
+            .threads = setup_.threads,
+            .terminal = nullptr};
   }
 
   std::vector<double> scores_after_training(int64_t round, const IterateRound& made, const std::vector<int64_t>& ids) {
@@ -343,15 +349,18 @@ class Iterate {
 
   std::filesystem::path state_file() const { return setup_.out / "state.json"; }
   void load() {
-    if (!base::path_exists(state_file())) return;
+    if (!has_state(world_, state_file())) {
+      if (world_.rank() == 0) write_iterate_state(result_, identity_, state_file());  // so that no other recipe goes on in these runs
+      return;
+    }
     read_iterate_state(result_, state_file(), identity_);
     check_state();
-    if (world_.rank() == 0) world_.log().info("goes on after round {}", result_.rounds.size());
+    if (world_.rank() == 0 && !result_.rounds.empty()) world_.log().info("goes on after round {}", result_.rounds.size());
   }
 
   void check_state() const {
     const auto clusters = result_.sizes.size();
-    bool good = result_.weights.size() == clusters;
+    bool good = result_.weights.size() == (result_.rounds.empty() ? 0 : clusters);
     for (const IterateRound& one : result_.rounds) {
       good = good && one.weights.size() == clusters && one.quotas.size() == clusters;
       for (const int64_t id : one.added) good = good && id >= 0 && id < samples_;
@@ -388,7 +397,7 @@ IterateRecipe read_iterate(const base::Recipe::File& file, const std::vector<std
   const bool table = settings.data.needs().table;
   if (settings.data.needs().is_text() && settings.data.packing != data::Packing::none)
     base::fail_input("data.packing: whole documents are selected. Set data.packing = none.");
-  if (o.scorer == "reference" && (!table || o.reference.empty()))
+  if (o.method == "iterative" && o.scorer == "reference" && (!table || o.reference.empty()))
     base::fail_input("study.scorer = reference: needs a column with the right classes. Set study.reference to a column of a table.");
   if (o.method == "clusters" && o.quota == "equal" && o.clusters > o.budget)
     base::fail_input("study.quota = equal: {} of {} clusters would get nothing of a budget of {}. Use fewer clusters.",

@@ -24,6 +24,7 @@
 #include "kernels/aten.h"
 #include "study/lifelong_report.h"
 #include "study/lifelong_select.h"
+#include "study/resumed_run.h"
 #include "study/sample_scores.h"
 #include "study/study_recipe.h"
 #include "study/study_samples.h"
@@ -105,8 +106,12 @@ class Lifelong {
   base::Recipe training() const { return with_keys(recipe_.training, {{"log.samples", int64_t{0}}}); }
 
   train::Start start(const std::filesystem::path& out) const {
-    return {
-        .out = out, .resume = true, .cache = setup_.cache, .device = recipe_.study.device, .threads = setup_.threads, .terminal = nullptr};
+    return {.out = out,
+            .resume = has_begun(world_, out),
+            .cache = setup_.cache,
+            .device = recipe_.study.device,
+            .threads = setup_.threads,
+            .terminal = nullptr};
   }
 
   std::filesystem::path folder(int64_t t) const { return setup_.out / fmt::format("step-{}", t); }
@@ -318,10 +323,13 @@ class Lifelong {
   }
 
   void load() {
-    if (!base::path_exists(state_file())) return;
+    if (!has_state(world_, state_file())) {
+      if (world_.rank() == 0) write_lifelong_state(result_, identity(0), state_file());  // so that no other recipe goes on in these runs
+      return;
+    }
     LifelongState state = read_lifelong_state(state_file());
     const size_t steps = state.result.steps.size();
-    if (steps == 0 || steps > data_->sources.size() || state.identity != fmt::format("{:016x}", identity(steps)))
+    if (steps > data_->sources.size() || state.identity != fmt::format("{:016x}", identity(steps)))
       base::fail_input("{}: of another recipe, or of other data. Give another --out, or remove the directory.", state_file().string());
     for (LifelongStep& step : state.result.steps) {
       check_samples(step.selected);
@@ -333,6 +341,7 @@ class Lifelong {
       step.accuracy = std::move(accuracy);
     }
     result_.steps = std::move(state.result.steps);
+    if (steps == 0) return;
     weights_ = read_weights(weights_file(static_cast<int64_t>(result_.steps.size()) - 1).string());
     if (world_.rank() == 0) world_.log().info("goes on after {} of {} datasets", result_.steps.size(), data_->sources.size());
   }

@@ -48,12 +48,16 @@ std::vector<int64_t> choose(const data::RowSource& rows, int64_t keep, data::Con
 double accuracy_on(const fs::path& folder, const std::string& name, const ConceptPoints& points, std::vector<int64_t> rows, uint64_t seed) {
   const fs::path data = folder / name;
   base::make_folder(data);
-  // The classes of a table are those of its training rows, so each class is among them once.
-  std::set<int64_t> seen;
-  for (const int64_t row : rows) seen.insert(points.training.labels[static_cast<size_t>(row)]);
-  for (int64_t row = 0; row < kConceptPoints; ++row)
-    if (seen.insert(points.training.labels[static_cast<size_t>(row)]).second) rows.push_back(row);
-  write_table(data / "train.csv", points.training, rows);
+  // The classes of a table reach from 0 to the largest label of its training rows: a point in the middle of all stands for either end.
+  std::set<int64_t> missing{0, 2 * kConcepts - 1};
+  for (const int64_t row : rows) missing.erase(points.training.labels[static_cast<size_t>(row)]);
+  ConceptPoints::Points training = points.training;
+  for (const int64_t label : missing) {
+    rows.push_back(static_cast<int64_t>(training.x.size()));
+    training.x.emplace_back(kConceptDims, 0.0f);
+    training.labels.push_back(label);
+  }
+  write_table(data / "train.csv", training, rows);
   write_table(data / "test.csv", points.test, numbers_up_to(kConceptTestPoints));
   const base::Recipe recipe = points_recipe(data, seed,
                                             {"train.steps=1500", "optim.kind=adamw", "optim.learning_rate=2e-3", "optim.weight_decay=0",

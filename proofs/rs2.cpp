@@ -156,6 +156,10 @@ void rs2_kills(const ProofOptions& options, Findings& findings, base::Log& log) 
                    "eval.samples=4",
                    "snapshot.every=5",
                    "snapshot.keep=99",
+                   "mesh.pp=1",  // a resumed run keeps what it is not told
+                   "mesh.tp=1",
+                   "mesh.cp=1",
+                   "memory.zero=0",
                    fmt::format("train.seed={}", options.seed)};
   for (const std::string& text : sampler_texts(options, 40'000)) sets.push_back(text);
   run_and_kill({.program = options.program, .out = folder / "whole", .ranks = 1, .sets = sets, .kill = false});

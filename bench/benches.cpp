@@ -19,6 +19,7 @@ std::vector<BenchRow> bench_linear(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_overlap(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_parallel(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_placements(const BenchOptions&, base::Log&);
+std::vector<BenchRow> bench_select(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_snapshot(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_step_plans(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_stream(const BenchOptions&, base::Log&);
@@ -70,6 +71,10 @@ const std::vector<Bench>& benches() {
       {"placements",
        "Placements that are inferred against those that people write, for 7 families on 6 meshes: bytes of a pass forward and back.",
        bench_placements},
+      {"select",
+       "What choosing data costs: samplers with feedback against shuffled, vectors against the forward pass, k-means and search against "
+       "faiss-cpu.",
+       bench_select},
       {"snapshot",
        "Saving and restoring a sharded state on 2 and 4 ranks against torch.distributed.checkpoint (FSDP2, Gloo): stall, flush, cold "
        "restore.",

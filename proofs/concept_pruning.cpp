@@ -14,11 +14,8 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/random.h"
-#include "data/search/k_means.h"
-#include "data/selection/duplicates.h"
-#include "data/selection/quota.h"
 #include "evaluate/selection.h"
-#include "kernels/aten.h"
+#include "proofs/concept_points.h"
 #include "proofs/sampler_runs.h"
 #include "proofs/selection_runs.h"
 #include "study/claims.h"
@@ -28,86 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kConcepts = 40, kDims = 32, kPoints = 12'000, kTestPoints = 4000, kTenth = 1200;
 constexpr int64_t kInnerSeeds = 4;
-
-// Points of concepts with Zipf-like sizes. Even concepts are dense and have one class; odd ones are spread out and have two, on the two
-// sides of a hyperplane through the centre.
-class ConceptPoints {
- public:
-  explicit ConceptPoints(uint64_t seed) : random_(base::Random(seed).for_purpose("concepts")) {
-    for (int64_t c = 0; c < kConcepts; ++c) {
-      centres_.push_back(unit(random_.for_name("centre").for_index(static_cast<uint64_t>(c))));
-      planes_.push_back(unit(random_.for_name("plane").for_index(static_cast<uint64_t>(c))));
-    }
-    std::vector<double> weights;
-    std::vector<int64_t> room(kConcepts, kPoints);
-    for (int64_t c = 0; c < kConcepts; ++c) weights.push_back(1.0 / (1.0 + static_cast<double>(order_of(c))));
-    const std::vector<int64_t> sizes = data::capped_shares(weights, room, kPoints, random_);
-    std::vector<int64_t> tests(kConcepts, kTestPoints / kConcepts);
-    training = draw(sizes, "training");
-    test = draw(tests, "test");
-  }
-
-  struct Points {
-    std::vector<std::vector<float>> x;
-    std::vector<int64_t> labels, concepts;
-  };
-  Points training, test;
-
-  at::Tensor vectors() const {
-    const at::Tensor rows = at::empty({static_cast<int64_t>(training.x.size()), kDims});
-    for (size_t i = 0; i < training.x.size(); ++i)
-      std::ranges::copy(training.x[i], rows.mutable_data_ptr<float>() + static_cast<int64_t>(i) * kDims);
-    return rows / rows.norm(2, 1, true);
-  }
-
- private:
-  // The rank of a concept by size: dense and spread out ones in a random order.
-  int64_t order_of(int64_t concept_number) const {
-    std::vector<std::pair<double, int64_t>> keyed;
-    for (int64_t c = 0; c < kConcepts; ++c) keyed.emplace_back(random_.for_name("order").uniform(static_cast<uint64_t>(c)), c);
-    std::ranges::sort(keyed);
-    for (size_t i = 0; i < keyed.size(); ++i)
-      if (keyed[i].second == concept_number) return static_cast<int64_t>(i);
-    return 0;
-  }
-
-  static std::vector<float> unit(const base::Random& random) {
-    std::vector<float> x(kDims);
-    random.fill_normal(x);
-    float square = 0;
-    for (const float one : x) square += one * one;
-    for (float& one : x) one /= std::sqrt(square);
-    return x;
-  }
-
-  Points draw(const std::vector<int64_t>& sizes, const std::string& name) const {
-    Points points;
-    for (int64_t c = 0; c < kConcepts; ++c) {
-      const auto at = static_cast<size_t>(c);
-      const bool spread = c % 2 == 1;
-      for (int64_t i = 0; i < sizes[at]; ++i) {
-        const base::Random one = random_.for_name(name).for_index(static_cast<uint64_t>(c)).for_index(static_cast<uint64_t>(i));
-        std::vector<float> x(kDims);
-        one.fill_normal(x);
-        float side = 0;
-        for (size_t d = 0; d < kDims; ++d) {
-          x[d] *= spread ? 0.16f : 0.04f;
-          side += x[d] * planes_[at][d];
-          x[d] += centres_[at][d];
-        }
-        points.x.push_back(x);
-        points.labels.push_back(2 * c + (spread && side > 0 ? 1 : 0));
-        points.concepts.push_back(c);
-      }
-    }
-    return points;
-  }
-
-  base::Random random_;
-  std::vector<std::vector<float>> centres_, planes_;
-};
 
 void write_table(const fs::path& file, const ConceptPoints::Points& points, const std::vector<int64_t>& rows) {
   std::string text;
@@ -118,31 +36,29 @@ void write_table(const fs::path& file, const ConceptPoints::Points& points, cons
   base::write_atomically(file, text);
 }
 
-std::vector<int64_t> numbers_to(int64_t count) {
-  std::vector<int64_t> numbers(static_cast<size_t>(count));
-  std::iota(numbers.begin(), numbers.end(), 0);
-  return numbers;
-}
-
 // Which points stay, by `cairn select concept` or at random.
 std::vector<int64_t> choose(const data::RowSource& rows, int64_t keep, data::ConceptShares shares, data::ConceptPick within,
                             uint64_t seed) {
   evaluate::SelectionOptions options{.method = "concept", .keep = keep, .seed = seed, .clusters = kConcepts, .iterations = 20};
   options.concepts = {.temperature = 0.1, .balance = 0, .shares = shares, .within = within};
-  return evaluate::select_documents(options, {.ids = numbers_to(rows.rows()), .vectors = &rows}, nullptr).kept;
+  return evaluate::select_documents(options, {.ids = numbers_up_to(rows.rows()), .vectors = &rows}, nullptr).kept;
 }
 
 // Accuracy on the balanced test set after training on these points: MLP 32-128-80, Adam 2e-3, 1,500 steps of 64.
 double accuracy_on(const fs::path& folder, const std::string& name, const ConceptPoints& points, std::vector<int64_t> rows, uint64_t seed) {
   const fs::path data = folder / name;
   base::make_folder(data);
-  // The classes of a table are those of its training rows, so each class is among them once.
-  std::set<int64_t> seen;
-  for (const int64_t row : rows) seen.insert(points.training.labels[static_cast<size_t>(row)]);
-  for (int64_t row = 0; row < kPoints; ++row)
-    if (seen.insert(points.training.labels[static_cast<size_t>(row)]).second) rows.push_back(row);
-  write_table(data / "train.csv", points.training, rows);
-  write_table(data / "test.csv", points.test, numbers_to(kTestPoints));
+  // The classes of a table reach from 0 to the largest label of its training rows: a point in the middle of all stands for either end.
+  std::set<int64_t> missing{0, 2 * kConcepts - 1};
+  for (const int64_t row : rows) missing.erase(points.training.labels[static_cast<size_t>(row)]);
+  ConceptPoints::Points training = points.training;
+  for (const int64_t label : missing) {
+    rows.push_back(static_cast<int64_t>(training.x.size()));
+    training.x.emplace_back(kConceptDims, 0.0f);
+    training.labels.push_back(label);
+  }
+  write_table(data / "train.csv", training, rows);
+  write_table(data / "test.csv", points.test, numbers_up_to(kConceptTestPoints));
   const base::Recipe recipe = points_recipe(data, seed,
                                             {"train.steps=1500", "optim.kind=adamw", "optim.learning_rate=2e-3", "optim.weight_decay=0",
                                              "optim.schedule=constant", "optim.decay_decoupled=true"});
@@ -179,8 +95,8 @@ void accuracies(const ProofOptions& options, Findings& findings, base::Log& log)
     const auto s = static_cast<size_t>(job) / arms.size();
     const Arm& arm = arms[static_cast<size_t>(job) % arms.size()];
     const uint64_t seed = options.seed * 100 + s;
-    const auto keep = static_cast<int64_t>(arm.keep * kPoints);
-    const std::vector<int64_t> rows = arm.random ? data::pick_random(numbers_to(kPoints), keep, base::Random(seed))
+    const auto keep = static_cast<int64_t>(arm.keep * kConceptPoints);
+    const std::vector<int64_t> rows = arm.random ? data::pick_random(numbers_up_to(kConceptPoints), keep, base::Random(seed))
                                                  : choose(*vectors[s], keep, arm.shares, arm.within, seed);
     found[arm.name][s] = accuracy_on(fs::path(options.scratch) / fmt::format("seed-{}", s), arm.name, *points[s], rows, seed);
   });
@@ -203,115 +119,30 @@ void accuracies(const ProofOptions& options, Findings& findings, base::Log& log)
                     -0.02);
 }
 
-// 30 % near-copies of points with noise of 1e-3.
-void planted_copies(const ProofOptions& options, Findings& findings) {
-  const ConceptPoints points(options.seed);
-  const at::Tensor originals = points.vectors();
-  const int64_t copies = kPoints * 3 / 10;
-  std::vector<int64_t> which = data::pick_random(numbers_to(kPoints), copies, base::Random(options.seed).for_purpose("copies"));
-  at::Tensor near = originals.index_select(0, at::tensor(which, at::kLong)).clone();
-  const at::Tensor noise = at::empty_like(near);
-  base::Random(options.seed).for_purpose("noise").fill_normal({noise.mutable_data_ptr<float>(), static_cast<size_t>(noise.numel())});
-  near += 1e-3 / std::sqrt(static_cast<double>(kDims)) * noise;
-  const at::Tensor all = at::empty({kPoints + copies, kDims});
-  all.narrow(0, 0, kPoints).copy_(originals);
-  all.narrow(0, kPoints, copies).copy_(near / near.norm(2, 1, true));
-  const auto rows = data::rows_in_memory(all);
-  // Copies are at 1 - 5e-7; the nearest different points of the dense concepts at about 1 - 1e-2.
-  const std::vector<int64_t> kept = evaluate::select_documents({.method = "dedup", .seed = options.seed, .clusters = 20, .eps = 1e-5},
-                                                               {.ids = numbers_to(rows->rows()), .vectors = rows.get()}, nullptr)
-                                        .kept;
-  const std::set<int64_t> stays(kept.begin(), kept.end()), copied(which.begin(), which.end());
-  double removed = 0, lost = 0;
-  for (size_t i = 0; i < which.size(); ++i) removed += stays.contains(which[i]) + stays.contains(kPoints + static_cast<int64_t>(i)) <= 1;
-  for (int64_t i = 0; i < kPoints; ++i) lost += !copied.contains(i) && !stays.contains(i);
-  findings.at_least("30 % planted near-copies: share of the pairs of which one was removed", 0, removed / static_cast<double>(copies),
-                    0.99);
-  findings.at_most("likewise: share of the other points that were removed", 0, lost / static_cast<double>(kPoints - copies), 0.01);
-}
-
-// A cluster inflated 10 times by copies gets its old quota back.
-void inflated_cluster(const ProofOptions& options, Findings& findings) {
-  const ConceptPoints points(options.seed);
-  const at::Tensor originals = points.vectors();
-  constexpr int64_t kInflated = 1;
-  std::vector<int64_t> members, concepts = points.training.concepts;
-  for (int64_t i = 0; i < kPoints; ++i)
-    if (concepts[static_cast<size_t>(i)] == kInflated) members.push_back(i);
-  const auto count = static_cast<int64_t>(members.size());
-  at::Tensor all = at::empty({kPoints + 9 * count, kDims});
-  all.narrow(0, 0, kPoints).copy_(originals);
-  const at::Tensor some = originals.index_select(0, at::tensor(members, at::kLong));
-  for (int64_t copy = 0; copy < 9; ++copy) {
-    at::Tensor noise = at::empty_like(some);
-    base::Random(options.seed)
-        .for_purpose("inflate")
-        .for_index(static_cast<uint64_t>(copy))
-        .fill_normal({noise.mutable_data_ptr<float>(), static_cast<size_t>(noise.numel())});
-    const at::Tensor near = some + 1e-4 * noise;
-    all.narrow(0, kPoints + copy * count, count).copy_(near / near.norm(2, 1, true));
-    concepts.insert(concepts.end(), members.size(), kInflated);
+// `cairn select` as 1, 2 and 4 processes.
+void processes_agree(const ProofOptions& options, Findings& findings) {
+  const fs::path folder = fs::path(options.scratch) / "ranks";
+  base::make_folder(folder);
+  write_texts(folder / "pool.jsonl", built_in_stories(600, options.seed + 11, 200));
+  train_model(options, folder, "base",
+              {"model.layers=2", "model.embed=32", "model.heads=2", "model.kv_heads=2", "model.mlp=64", "data.tokenizer=bytes",
+               "data.length=64", "train.steps=20", "train.global_batch=8", "eval.fraction=0", "data.path=pool.jsonl"});
+  std::set<uint64_t> deduplicated, pruned;
+  for (const std::string processes : {"1", "2", "4"}) {
+    deduplicated.insert(run_selection(options, folder,
+                                      {"dedup", "--data", "pool.jsonl", "--model", "base", "--clusters", "4", "--keep", "500", "--nproc",
+                                       processes, "--index", "index-" + processes},
+                                      "deduplicated")
+                            .hash());
+    pruned.insert(run_selection(options, folder,
+                                {"concept", "--data", "pool.jsonl", "--model", "base", "--from", "deduplicated", "--clusters", "25",
+                                 "--keep", "200", "--nproc", processes, "--index", "index-" + processes},
+                                "pruned-" + processes)
+                      .hash());
+    fs::remove(folder / "deduplicated");
   }
-  // By the true concepts as clusters, so that only the quota is compared.
-  const auto quota_of = [&](const std::vector<int64_t>& rows) {
-    std::vector<int32_t> labels;
-    for (const int64_t row : rows) labels.push_back(static_cast<int32_t>(concepts[static_cast<size_t>(row)]));
-    const at::Tensor chosen = all.index_select(0, at::tensor(rows, at::kLong));
-    at::Tensor centroids = at::zeros({kConcepts, kDims});
-    for (size_t i = 0; i < labels.size(); ++i) centroids[labels[i]] += chosen[static_cast<int64_t>(i)];
-    centroids = centroids / centroids.norm(2, 1, true);
-    std::vector<float> closeness;
-    for (size_t i = 0; i < labels.size(); ++i)
-      closeness.push_back(data::scalar_product(chosen.const_data_ptr<float>() + static_cast<int64_t>(i) * kDims,
-                                               centroids.const_data_ptr<float>() + labels[i] * kDims, kDims));
-    return static_cast<double>(
-        data::prune_concepts(rows, labels, closeness, centroids, {.keep = kTenth, .balance = 0}).clusters[kInflated].quota);
-  };
-  const std::vector<int64_t> everything = numbers_to(all.size(0));
-  const auto rows = data::rows_in_memory(all);
-  const std::vector<int64_t> deduplicated =
-      evaluate::select_documents({.method = "dedup", .seed = options.seed, .clusters = 20, .eps = 1e-5},
-                                 {.ids = everything, .vectors = rows.get()}, nullptr)
-          .kept;
-  const double before = quota_of(numbers_to(kPoints)), after = quota_of(deduplicated);
-  findings.at_most("a cluster inflated 10 times by copies: its quota after dedup, off that without copies by", before,
-                   std::abs(after - before) / before, 0.2);
-}
-
-// The exact projection against bisection to the last bit.
-void quotas(const ProofOptions& options, Findings& findings) {
-  double worst = 0, wrong = 0;
-  for (uint64_t instance = 0; instance < 200; ++instance) {
-    const base::Random random = base::Random(options.seed).for_purpose("quota").for_index(instance);
-    const size_t k = 1 + random.below(0, 50);
-    std::vector<double> wanted;
-    std::vector<int64_t> lower, upper;
-    int64_t low_sum = 0, high_sum = 0;
-    for (size_t j = 0; j < k; ++j) {
-      wanted.push_back(random.for_index(j).uniform(0) * 500);
-      upper.push_back(static_cast<int64_t>(random.for_index(j).below(1, 400)));
-      lower.push_back(std::min<int64_t>(upper.back(), static_cast<int64_t>(random.for_index(j).below(2, 50))));
-      low_sum += lower.back();
-      high_sum += upper.back();
-    }
-    const int64_t total = low_sum + static_cast<int64_t>(random.below(1, static_cast<uint64_t>(high_sum - low_sum) + 1));
-    const data::Projection found = data::project_onto_total(wanted, lower, upper, total);
-    double low = -1e6, high = 1e6;
-    for (int step = 0; step < 300; ++step) {
-      const double lambda = (low + high) / 2;
-      double sum = 0;
-      for (size_t j = 0; j < k; ++j) sum += std::clamp(wanted[j] + lambda, static_cast<double>(lower[j]), static_cast<double>(upper[j]));
-      (sum < static_cast<double>(total) ? low : high) = lambda;
-    }
-    for (size_t j = 0; j < k; ++j)
-      worst = std::max(worst,
-                       std::abs(found.x[j] - std::clamp(wanted[j] + high, static_cast<double>(lower[j]), static_cast<double>(upper[j]))));
-    const std::vector<int64_t> counts = data::round_to_total(found.x, upper, total);
-    wrong += std::accumulate(counts.begin(), counts.end(), int64_t{0}) != total;
-    for (size_t j = 0; j < k; ++j) wrong += counts[j] < lower[j] || counts[j] > upper[j];
-  }
-  findings.at_most("200 random quotas: largest distance to bisection, of one cluster", 0, worst, 1e-7);
-  findings.at_most("likewise: sums and bounds that do not hold", 0, wrong, 0);
+  findings.at_most("600 stories, 1, 2 and 4 processes: different selections by dedup", 1, static_cast<double>(deduplicated.size()), 1);
+  findings.at_most("likewise by concept, of what dedup left", 1, static_cast<double>(pruned.size()), 1);
 }
 
 // The user's texts with planted near-duplicates, through the program.
@@ -347,7 +178,7 @@ void own_texts(const ProofOptions& options, Findings& findings, base::Log& log) 
   for (const char* ranks : {"1", "2", "4"}) {
     kept = run_selection(options, folder,
                          {"dedup", "--data", "pool.jsonl", "--model", "base", "--pooling", "mean", "--clusters", "1", "--keep",
-                          std::to_string(count), "--nproc", ranks},
+                          std::to_string(count), "--nproc", ranks, "--index", std::string("index-") + ranks},
                          std::string("kept-") + ranks);
     hashes.insert(kept.hash());
   }
@@ -364,10 +195,9 @@ void own_texts(const ProofOptions& options, Findings& findings, base::Log& log) 
 }  // namespace
 
 void prove_concept_pruning(const ProofOptions& options, Findings& findings, base::Log& log) {
-  quotas(options, findings);
-  planted_copies(options, findings);
-  inflated_cluster(options, findings);
+  prove_concept_quotas(options, findings);
   accuracies(options, findings, log);
+  processes_agree(options, findings);
   own_texts(options, findings, log);
 }
 

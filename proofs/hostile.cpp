@@ -21,8 +21,9 @@ constexpr double kMegabytesMax = 400;  // above a program that reads nothing
 const std::vector<HostileCase>& hostile_cases() {
   static const std::vector<HostileCase> list = [] {
     std::vector<HostileCase> all;
-    for (const auto part : {hostile_safetensors, hostile_folders, hostile_configs, hostile_tokenizers, hostile_token_models, hostile_chats,
-                            hostile_adapters, hostile_data, hostile_shards, hostile_runs, hostile_retrieval})
+    for (const auto part :
+         {hostile_safetensors, hostile_folders, hostile_configs, hostile_tokenizers, hostile_token_models, hostile_chats, hostile_adapters,
+          hostile_data, hostile_shards, hostile_runs, hostile_retrieval, hostile_selection, hostile_studies})
       for (HostileCase& one : part()) all.push_back(std::move(one));
     return all;
   }();

@@ -22,6 +22,8 @@ HostileCases hostile_data();
 HostileCases hostile_shards();
 HostileCases hostile_runs();
 HostileCases hostile_retrieval();
+HostileCases hostile_studies();
+HostileCases hostile_selection();
 
 // One tensor of a safetensors file that is to be written, with as many bytes as are given.
 struct RawTensor {

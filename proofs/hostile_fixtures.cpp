@@ -4,10 +4,14 @@
 
 #include <fmt/format.h>
 
+#include "base/files.h"
+#include "base/log.h"
 #include "base/recipe.h"
 #include "base/stop.h"
 #include "comm/local/local.h"
 #include "data/corpus/token_file.h"
+#include "data/selection/pool.h"
+#include "data/selection/subset_file.h"
 #include "data/tokenizer/bpe.h"
 #include "data/tokenizer/tokenizer_json.h"
 #include "hostile_cases.h"
@@ -64,6 +68,32 @@ std::string byte_shard() {
   writer.add(ids, std::span(&end, 1), {});
   writer.finish({.tokenizer = 7, .text_bytes = 1000});
   return bytes;
+}
+
+// A pool of 20 documents, target examples of which one is among them, a subset, one without documents, and scores from -5 on.
+void write_selection(const std::filesystem::path& folder) {
+  const auto line = [](int i) {
+    return fmt::format("{{\"text\": \"Document {} says {}\"}}\n", i, std::string(static_cast<size_t>(5 + i), 'a'));
+  };
+  std::string pool, queries = line(3) + line(99);
+  data::ScoreColumn column{.source = 0, .name = "s", .scores = {}};
+  for (int i = 0; i < 20; ++i) {
+    pool += line(i);
+    column.scores.push_back(static_cast<float>(i - 5));
+  }
+  base::make_folder(folder);
+  base::write_atomically(folder / "p.jsonl", pool);
+  base::write_atomically(folder / "q.jsonl", queries);
+  data::DataOptions data;
+  data.path = (folder / "p.jsonl").string();
+  data.tokenizer = data::TokenizerKind::bytes;
+  base::Log log({.level = base::Level::error, .terminal = nullptr, .file = {}});
+  column.source = data::open_pool(data, {}, log).digest();
+  data::write_column((folder / "scores").string(), column);
+  data::DocumentSubset subset{.source = column.source, .documents = 20, .method = "random"};
+  data::write_subset((folder / "none").string(), subset);
+  subset.ids = {1, 4, 7, 12, 19};
+  data::write_subset((folder / "kept").string(), subset);
 }
 
 void train_shortly(const std::filesystem::path& out) {
@@ -153,6 +183,7 @@ void make_hostile_fixtures(const std::filesystem::path& fixtures) {
   folder.file("adapter/adapter_model.safetensors", safetensors_of({{layer + "lora_A.weight", "F32", "[2,8]", floats(16)},
                                                                    {layer + "lora_B.weight", "F32", "[8,2]", floats(16)}}));
   folder.file("shard.tokens", byte_shard());
+  write_selection(fixtures / "selection");
   train_shortly(fixtures / "run");
 }
 

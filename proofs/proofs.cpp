@@ -63,6 +63,10 @@ void prove_multigrid(const ProofOptions&, Findings&, base::Log&);
 void prove_tas_balanced(const ProofOptions&, Findings&, base::Log&);
 void prove_rds_plus(const ProofOptions&, Findings&, base::Log&);
 void prove_concept_pruning(const ProofOptions&, Findings&, base::Log&);
+void prove_data_shapley(const ProofOptions&, Findings&, base::Log&);
+void prove_data_shapley_on_gpu(const ProofOptions&, Findings&, base::Log&);
+void prove_diversify_conquer(const ProofOptions&, Findings&, base::Log&);
+void prove_adapt_infty(const ProofOptions&, Findings&, base::Log&);
 
 const std::vector<Proof>& proofs() {
   static const std::vector<Proof> list{
@@ -70,6 +74,12 @@ const std::vector<Proof>& proofs() {
        prove_rds_plus},
       {"concept-pruning", "Near-duplicates dropped, then more kept of complex concepts than of simple ones: a tenth trains better.",
        prove_concept_pruning},
+      {"data-shapley", "What each training example or source is worth: exact, estimated, on any number of processes that may be killed.",
+       prove_data_shapley, prove_data_shapley_on_gpu},
+      {"diversify-conquer", "Samples chosen in rounds over clusters: those that teach nothing lose their share, and the model gets better.",
+       prove_diversify_conquer},
+      {"adapt-infty", "Datasets that arrive one after the other: a small pool and few samples of each, and old skills are kept.",
+       prove_adapt_infty},
       {"tas-balanced", "Dense retrieval from topical batches with balanced margins: better ranking at equal steps, on any number of ranks.",
        prove_tas_balanced},
       {"multigrid", "Clips whose frames, size and batch change at equal cost: fewer steps, and the full shape in the end.",

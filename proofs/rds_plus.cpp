@@ -15,6 +15,7 @@
 #include "base/random.h"
 #include "data/selection/targets.h"
 #include "kernels/aten.h"
+#include "proofs/rds_parts.h"
 #include "proofs/selection_runs.h"
 #include "study/claims.h"
 
@@ -149,7 +150,8 @@ void families(const ProofOptions& options, Findings& findings, base::Log& log) {
              pool.precision(run_selection(options, folder, rds_arguments(kKept, {"--pooling", pooling}), pooling)));
   std::set<uint64_t> hashes{chosen.hash()};
   for (const char* ranks : {"2", "4"})
-    hashes.insert(run_selection(options, folder, rds_arguments(kKept, {"--nproc", ranks}), ranks).hash());
+    hashes.insert(
+        run_selection(options, folder, rds_arguments(kKept, {"--nproc", ranks, "--index", std::string("index-") + ranks}), ranks).hash());
   findings.at_most("1, 2 and 4 processes: different selections", 1, static_cast<double>(hashes.size()), 1);
   const base::OrderedJson& picks = chosen.how["tasks"]["t"]["documents_of_queries"];
   int64_t fewest = kKept;
@@ -258,6 +260,7 @@ void own_text(const ProofOptions& options, Findings& findings, base::Log& log) {
 
 void prove_rds_plus(const ProofOptions& options, Findings& findings, base::Log& log) {
   families(options, findings, log);
+  prove_rds_exactness(options, fs::path(options.scratch) / "families" / "base", findings, log);
   limit(options, findings);
   pool_sizes(options, findings, log);
   coverage(options, findings);

@@ -10,11 +10,13 @@
 #include <fmt/format.h>
 
 #include "base/clock.h"
+#include "base/files.h"
 #include "base/log.h"
 #include "base/memory_tags.h"
 #include "data/sampler.h"
 #include "proofs/layout_run.h"
 #include "proofs/sampler_runs.h"
+#include "snapshot/folder.h"
 #include "study/claims.h"
 #include "study/curves_svg.h"
 
@@ -47,44 +49,69 @@ void rs2_cycles(const ProofOptions& options, Findings& findings) {
   findings.at_most("1. ratio 0.1, 10 cycles of 10 rounds: samples that did not come just once in a cycle", 0, unequal, 0);
 }
 
-base::Recipe rs2_decoder(const ProofOptions& options, const Assignments& sets) {
-  return with(small_decoder(options, {"model.layers=2", "model.embed=16", "model.heads=2", "model.mlp=24", "data.stories_bytes=30000",
-                                      "train.steps=0", "train.global_batch=8"}),
-              sets);
+constexpr int64_t kRs2TextBytes = 30'000;
+
+// 2. The same batches in every layout, in every packing, and after a change of the layout.
+void rs2_layouts(const ProofOptions& options, Findings& findings, base::Log& log) {
+  const fs::path folder = fs::path(options.scratch) / "layouts";
+  const Assignments sets{"data.sampler=rs2", "sampler.ratio=0.1"};
+  double differ = 0, resumed = 0, steps = 0;
+  for (const std::string packing : {"stream", "separate", "documents", "none"}) {
+    const base::Recipe recipe = with(sampler_decoder(options, kRs2TextBytes, sets), {"data.packing=" + packing, "train.epochs=5"});
+    const fs::path first = folder / packing / "1 rank";
+    SampledRun alone;
+    for (const SamplerLayout& layout : sampler_layouts()) {
+      const bool is_first = alone.samples.empty();
+      const fs::path out = folder / packing / layout.name;
+      const SampledRun run =
+          train_sampled(with(recipe, is_first ? Assignments{"snapshot.every=1", "snapshot.keep=9999"} : layout.sets), out, layout.ranks);
+      if (is_first) alone = run;
+      differ += steps_differing(run.samples, alone.samples);
+      const fs::path rest = folder / packing / (layout.name + " resumed");
+      copy_run_at(first, rest, alone.steps() / 3);
+      resumed += steps_differing(train_sampled(with(recipe, layout.sets), rest, layout.ranks, /*resume=*/true).samples, alone.samples);
+    }
+    steps += static_cast<double>(alone.steps());
+    log.info("rs2, data.packing = {}: {} steps in each of {} layouts", packing, alone.steps(), sampler_layouts().size());
+  }
+  findings.at_least("2. steps of a decoder under rs2, in four packings", 0, steps, 100);
+  findings.at_most("2. steps whose samples are not those of one rank, in 6 layouts (dp, ZeRO 3, pp, tp, cp) of each", 0, differ, 0);
+  findings.at_most("2. the same after a snapshot of one rank, resumed in each layout", 0, resumed, 0);
 }
 
-// 2. The same batches on any ranks, in every packing, and after a change of ranks.
-void rs2_layouts(const ProofOptions& options, Findings& findings, base::Log& log) {
-  const fs::path folder(options.scratch);
-  const Assignments sets{"data.sampler=rs2", "sampler.ratio=0.1", "train.epochs=5", "snapshot.every=10", "snapshot.keep=99"};
-  SampledRun alone;
-  double differ = 0, resumed = 0;
-  for (const SamplerLayout& layout : sampler_layouts()) {
-    const SampledRun run = train_sampled(with(rs2_decoder(options, sets), layout.sets), folder / layout.name, layout.ranks);
-    if (alone.samples.empty()) alone = run;
-    differ += steps_differing(run.samples, alone.samples);
-    fs::copy(folder / "1 rank", folder / (layout.name + " resumed"), fs::copy_options::recursive);
-    drop_snapshots_after(folder / (layout.name + " resumed"), 10);
-    const SampledRun rest =
-        train_sampled(with(rs2_decoder(options, sets), layout.sets), folder / (layout.name + " resumed"), layout.ranks, /*resume=*/true);
-    resumed += steps_differing(rest.samples, alone.samples);
-    log.info("rs2, {}: {} steps", layout.name, run.steps());
+// 2. Adapters on chats: from a model made on the spot.
+void rs2_adapters(const ProofOptions& options, Findings& findings, base::Log& log) {
+  const fs::path folder = fs::path(options.scratch) / "adapters";
+  train_sampled(sampler_decoder(options, kRs2TextBytes, {"data.length=40", "train.steps=1", "snapshot.last=true"}), folder / "base");
+  std::string chats;
+  for (int i = 0; i < 80; ++i) chats += fmt::format("{{\"instruction\": \"Say {}\", \"output\": \"It is {}\"}}\n", i, i * i);
+  base::write_atomically(folder / "chats.jsonl", chats);
+  const base::Recipe recipe = with(base::Recipe::parse(R"(
+    model = {lora = {rank = 2}}
+    data = {length = 40, template = "plain", sampler = "rs2"}
+    sampler = {ratio = 0.2}
+    train = {steps = 0, epochs = 5, global_batch = 8}
+    eval = {every = 0, fraction = 0.0}
+    log = {tensorboard = false, trace = false, samples = 0}
+    snapshot = {every = 0}
+  )",
+                                                       "adapters.toml"),
+                                   {"model.from=" + snapshot::step_folder(folder / "base", 1).string(),
+                                    "data.path=" + (folder / "chats.jsonl").string(), fmt::format("train.seed={}", options.seed)});
+  double differ = 0, steps = 0;
+  for (const std::string packing : {"none", "documents"}) {
+    SampledRun alone;
+    for (const SamplerLayout& layout : sampler_layouts()) {
+      const SampledRun run = train_sampled(with(with(recipe, {"data.packing=" + packing}), layout.sets),
+                                           folder / fmt::format("{} {}", packing, layout.name), layout.ranks);
+      if (alone.samples.empty()) alone = run;
+      differ += steps_differing(run.samples, alone.samples);
+    }
+    steps += static_cast<double>(alone.steps());
+    log.info("rs2, LoRA on chats, data.packing = {}: {} steps", packing, alone.steps());
   }
-  findings.at_least("2. steps of a decoder under rs2 in each of 6 layouts (dp, ZeRO 3, pp, tp, cp)", 0, static_cast<double>(alone.steps()),
-                    20);
-  findings.at_most("2. steps whose samples are not those of one rank", 0, differ, 0);
-  findings.at_most("2. the same after a snapshot of one rank, resumed in each layout", 0, resumed, 0);
-  double packed = 0, steps = 0;
-  for (const std::string packing : {"stream", "separate", "documents", "none"}) {
-    std::vector<SampledRun> runs;
-    for (const int ranks : {1, 2})
-      runs.push_back(train_sampled(with(rs2_decoder(options, sets), {"data.packing=" + packing}),
-                                   folder / fmt::format("{}-{}", packing, ranks), ranks));
-    packed += steps_differing(runs[0].samples, runs[1].samples);
-    steps += static_cast<double>(runs[0].steps());
-  }
-  findings.at_least("2. steps in four packings", 0, steps, 40);
-  findings.at_most("2. steps whose samples differ between 1 and 2 ranks, in four packings", 0, packed, 0);
+  findings.at_least("2. steps of LoRA on chats under rs2, in two packings", 0, steps, 10);
+  findings.at_most("2. steps whose samples are not those of one rank, in 6 layouts of each", 0, differ, 0);
 }
 
 // 2. Parameters after 100 steps on 1, 2 and 4 ranks.
@@ -108,37 +135,47 @@ void rs2_parameters(const ProofOptions& options, const fs::path& points, Finding
 
 // 3. kill -9, and on with other ranks.
 void rs2_kills(const ProofOptions& options, Findings& findings, base::Log& log) {
-  constexpr const char* kClaim = "3. processes killed by SIGKILL and resumed on 4, 1 and 2 ranks: steps whose samples differ";
+  constexpr const char* kClaim = "3. processes killed by SIGKILL, each resumed in the next of 6 layouts: steps whose samples differ";
   if (options.program.empty()) return findings.skip(kClaim, "no program to start");
   const fs::path folder(options.scratch);
-  const Assignments sets{"model.layers=1",
-                         "model.embed=16",
-                         "model.heads=2",
-                         "model.mlp=24",
-                         "data.tokenizer=bytes",
-                         "data.length=16",
-                         "data.stories_bytes=40000",
-                         "data.sampler=rs2",
-                         "sampler.ratio=0.1",
-                         "train.steps=0",
-                         "train.epochs=8",
-                         "train.global_batch=8",
-                         "log.tensorboard=false",
-                         "log.trace=false",
-                         "log.samples=0",
-                         "eval.every=0",
-                         "snapshot.every=5",
-                         "snapshot.keep=99",
-                         fmt::format("train.seed={}", options.seed)};
+  Assignments sets{"model.layers=2",
+                   "model.embed=16",
+                   "model.heads=2",
+                   "model.mlp=24",
+                   "data.tokenizer=bytes",
+                   "data.length=16",
+                   "data.sampler=rs2",
+                   "sampler.ratio=0.1",
+                   "train.steps=0",
+                   "train.epochs=8",
+                   "train.global_batch=8",
+                   "log.tensorboard=false",
+                   "log.trace=false",
+                   "log.samples=0",
+                   "eval.every=0",
+                   "eval.samples=4",
+                   "snapshot.every=5",
+                   "snapshot.keep=99",
+                   "mesh.pp=1",  // a resumed run keeps what it is not told
+                   "mesh.tp=1",
+                   "mesh.cp=1",
+                   "memory.zero=0",
+                   fmt::format("train.seed={}", options.seed)};
+  for (const std::string& text : sampler_texts(options, 40'000)) sets.push_back(text);
   run_and_kill({.program = options.program, .out = folder / "whole", .ranks = 1, .sets = sets, .kill = false});
   const SampledRun whole = read_sampled_run(folder / "whole");
   const fs::path out = folder / "killed";
-  int killed = 0;
-  for (const auto& [ranks, after] : {std::pair(2, 40), std::pair(4, 80), std::pair(1, 120)})
-    killed += run_and_kill({.program = options.program, .out = out, .ranks = ranks, .sets = sets, .after_step = after});
-  run_and_kill({.program = options.program, .out = out, .ranks = 2, .sets = sets, .kill = false});
+  int killed = 0, kill = 0;
+  for (const SamplerLayout& layout : sampler_layouts()) {
+    if (layout.ranks == 1) continue;
+    Assignments own = sets;
+    own.insert(own.end(), layout.sets.begin(), layout.sets.end());
+    const int64_t after = whole.steps() * ++kill / 7 / 5 * 5;
+    killed += run_and_kill({.program = options.program, .out = out, .ranks = layout.ranks, .sets = own, .after_step = after});
+  }
+  run_and_kill({.program = options.program, .out = out, .ranks = 1, .sets = sets, .kill = false});
   log.info("rs2: {} steps, {} kills", whole.steps(), killed);
-  findings.at_least("3. kills", 0, killed, 2);
+  findings.at_least("3. kills", 0, killed, 4);
   findings.at_most(kClaim, 0, steps_differing(read_sampled_run(out).samples, whole.samples), 0);
 }
 
@@ -264,6 +301,7 @@ void prove_rs2(const ProofOptions& options, Findings& findings, base::Log& log) 
     write_teacher_points({.folder = folder / fmt::format("points-{}", seed), .training = 20'000, .seed = options.seed + seed});
   rs2_cycles(options, findings);
   rs2_layouts(options, findings, log);
+  rs2_adapters(options, findings, log);
   rs2_parameters(options, folder / "points-0", findings);
   rs2_kills(options, findings, log);
   rs2_ratio_one(options, findings);

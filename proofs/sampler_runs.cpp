@@ -16,6 +16,8 @@
 #include "comm/local/local.h"
 #include "comm/world.h"
 #include "proofs/datastates_parts.h"
+#include "proofs/selection_runs.h"
+#include "study/claims.h"
 #include "study/process.h"
 #include "train/train.h"
 
@@ -63,6 +65,8 @@ void write_point_file(const TeacherPoints& points, const PointTeacher& teacher, 
   }
   if (!file) base::fail_input("{}: cannot be written", (points.folder / name).string());
 }
+
+std::string snapshot_name(int64_t step) { return fmt::format("step-{:08}", step); }
 
 }  // namespace
 
@@ -133,6 +137,20 @@ void in_parallel(int64_t jobs, const std::function<void(int64_t job)>& act) {
     if (failure) std::rethrow_exception(failure);
 }
 
+Assignments sampler_texts(const ProofOptions& options, int64_t bytes) {
+  constexpr int64_t kDocumentBytes = 300;
+  if (options.data.empty()) return {fmt::format("data.stories_bytes={}", bytes)};
+  const fs::path file = fs::path(options.scratch) / fmt::format("texts-{}.jsonl", bytes);
+  if (!fs::exists(file)) write_texts(file, paragraphs_of(options.data, std::max<int64_t>(60, bytes / kDocumentBytes), 60, kDocumentBytes));
+  return {"data.path=" + file.string()};
+}
+
+base::Recipe sampler_decoder(const ProofOptions& options, int64_t bytes, const Assignments& sets) {
+  base::Recipe recipe = small_decoder(
+      options, {"model.layers=2", "model.embed=16", "model.heads=2", "model.mlp=24", "train.steps=0", "train.global_batch=8"});
+  return with(with(std::move(recipe), sampler_texts(options, bytes)), sets);
+}
+
 const std::vector<SamplerLayout>& sampler_layouts() {
   static const std::vector<SamplerLayout> all{{"1 rank", 1},
                                               {"dp = 2", 2},
@@ -149,15 +167,18 @@ double steps_differing(const std::vector<std::string>& a, const std::vector<std:
   return differ;
 }
 
-void drop_snapshots_after(const fs::path& run, int64_t step) {
-  for (const auto& entry : fs::directory_iterator(run / "snapshots"))
-    if (std::stoll(entry.path().filename().string().substr(5)) > step) fs::remove_all(entry.path());
+void copy_run_at(const fs::path& run, const fs::path& to, int64_t step) {
+  fs::create_directories(to / "snapshots");
+  for (const auto& entry : fs::directory_iterator(run))
+    if (entry.path().filename() != "snapshots") fs::copy(entry.path(), to / entry.path().filename(), fs::copy_options::recursive);
+  const std::string name = snapshot_name(step);
+  fs::copy(run / "snapshots" / name, to / "snapshots" / name, fs::copy_options::recursive);
 }
 
 bool run_and_kill(const KilledRun& run) {
   std::vector<std::string> argv{run.program, "train", "--out", run.out.string(), "--nproc", std::to_string(run.ranks), "--resume", "auto"};
   for (const std::string& set : run.sets) argv.insert(argv.end(), {"--set", set});
-  const fs::path snapshot = run.out / "snapshots" / fmt::format("step-{:08}", run.after_step);
+  const fs::path snapshot = run.out / "snapshots" / snapshot_name(run.after_step);
   std::atomic<bool> ended = false, killed = false;
   std::thread killer;
   const ProcessResult result = run_program(argv, run.out.string() + ".txt", [&](int process) {

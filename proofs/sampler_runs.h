@@ -13,6 +13,8 @@
 
 namespace cairn::study {
 
+struct ProofOptions;
+
 // Gaussian points in 32 dims with the largest of 10 outputs of a random two-layer network as their class, as CSV files in `folder`.
 struct TeacherPoints {
   std::filesystem::path folder;
@@ -42,6 +44,11 @@ SampledRun train_sampled(const base::Recipe& recipe, const std::filesystem::path
 // Calls `act` for 0 .. jobs - 1, on two threads.
 void in_parallel(int64_t jobs, const std::function<void(int64_t job)>& act);
 
+// A small decoder on text: documents of --data, or the built-in stories, together about `bytes` long. `sampler_texts` are the keys that
+// name them.
+Assignments sampler_texts(const ProofOptions& options, int64_t bytes);
+base::Recipe sampler_decoder(const ProofOptions& options, int64_t bytes, const Assignments& sets);
+
 // Layouts that must draw the same samples.
 struct SamplerLayout {
   std::string name;
@@ -54,8 +61,8 @@ const std::vector<SamplerLayout>& sampler_layouts();
 double steps_differing(const std::vector<std::string>& a, const std::vector<std::string>& b, size_t from = 0,
                        size_t to = std::numeric_limits<size_t>::max());
 
-// Removes the snapshots after `step`: what a kill right after its snapshot leaves behind.
-void drop_snapshots_after(const std::filesystem::path& run, int64_t step);
+// A copy of a run with the snapshot of `step` alone: what a kill right after it leaves behind.
+void copy_run_at(const std::filesystem::path& run, const std::filesystem::path& to, int64_t step);
 
 // `cairn train` with these keys as processes, killed with SIGKILL when the run has a snapshot of `after_step`. Returns whether it was
 // killed before it ended. Further runs resume it; `kill` = false: to its end.

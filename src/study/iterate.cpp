@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/stop.h"
 #include "comm/world.h"
+#include "data/corpus/source_tokens.h"
 #include "data/search/k_means.h"
 #include "data/selection/pool.h"
 #include "data/selection/quota.h"
@@ -25,6 +26,7 @@
 #include "kernels/aten.h"
 #include "study/iterate_report.h"
 #include "study/iterate_select.h"
+#include "study/resumed_run.h"
 #include "study/sample_scores.h"
 #include "study/study_recipe.h"
 #include "study/study_samples.h"
@@ -53,6 +55,7 @@ class Iterate {
  public:
   Iterate(comm::World& world, const IterateRecipe& recipe, const StudySetup& setup, const base::Stop& stop)
       : world_(world), recipe_(recipe), o_(recipe.study), setup_(setup), stop_(stop), quiet_(base::Log::quiet()) {
+    if (o_.device != "cpu" && world.size() > 1) base::fail_input("study.device = {}: one rank has it. Leave out --nproc.", o_.device);
     base::Recipe read = recipe.training;
     settings_ = train::read_settings(read);
     random_ = base::Random(static_cast<uint64_t>(settings_.train.seed)).for_purpose("iterate");
@@ -61,8 +64,8 @@ class Iterate {
     if (o_.budget > samples_) base::fail_input("study.budget = {}: there are {} training samples. Lower it.", o_.budget, samples_);
     if (o_.budget < o_.rounds) base::fail_input("study.rounds = {}: more than study.budget = {}. Use fewer rounds.", o_.rounds, o_.budget);
     ids_ = ids_in({0, samples_});
-    identity_ = base::checksum(fmt::format("{:x} {} {} {} {} {} {} {} {} {}", data_->opened.digest, o_.method, o_.budget, o_.rounds,
-                                           o_.clusters, o_.embedding, o_.scorer, o_.score_on, o_.update, settings_.train.seed));
+    identity_ = data::combine({data_->opened.digest, static_cast<uint64_t>(samples_), checksum_of_values(read, {"log", "snapshot"}),
+                               checksum_of_options(iterate_schema(), o_)});
   }
 
   IterateResult run() {
@@ -128,8 +131,8 @@ class Iterate {
       data_->opened.samples->fill(ids_, batch);
       return batch.field("features").to(at::kFloat);
     }
-    const std::unique_ptr<train::Job> job =
-        train::build(world_, training(), {.out = {}, .cache = setup_.cache, .threads = setup_.threads, .terminal = nullptr}, {});
+    const std::unique_ptr<train::Job> job = train::build(
+        world_, training(), {.out = {}, .cache = setup_.cache, .device = o_.device, .threads = setup_.threads, .terminal = nullptr}, {});
     const SampleScores scores =
         score_samples(*job, ids_, {.gradients = true, .layer = o_.layer, .projection = {.dim = mesh::kProjectionBlock}});
     if (!scores.hidden.defined()) base::fail_input("study.layer = {}: it has no hidden states. Choose another layer.", o_.layer);
@@ -257,7 +260,12 @@ class Iterate {
 
   base::Recipe training() const { return with_keys(recipe_.training, {{"log.samples", int64_t{0}}}); }
   train::Start start(const std::filesystem::path& out) const {
-    return {.out = out, .resume = true, .cache = setup_.cache, .threads = setup_.threads, .terminal = nullptr};
+    return {.out = out,
+            .resume = has_begun(world_, out),
+            .cache = setup_.cache,
+            .device = o_.device,
+            .threads = setup_.threads,
+            .terminal = nullptr};
   }
 
   std::vector<double> scores_after_training(int64_t round, const IterateRound& made, const std::vector<int64_t>& ids) {
@@ -283,8 +291,8 @@ class Iterate {
 
   // Losses of the untrained model, or of the one that the recipe starts from.
   std::vector<double> losses_at_start(const std::vector<int64_t>& ids) {
-    const std::unique_ptr<train::Job> job =
-        train::build(world_, training(), {.out = {}, .cache = setup_.cache, .threads = setup_.threads, .terminal = nullptr}, {});
+    const std::unique_ptr<train::Job> job = train::build(
+        world_, training(), {.out = {}, .cache = setup_.cache, .device = o_.device, .threads = setup_.threads, .terminal = nullptr}, {});
     return score_samples(*job, ids).loss;
   }
 
@@ -341,9 +349,23 @@ class Iterate {
 
   std::filesystem::path state_file() const { return setup_.out / "state.json"; }
   void load() {
-    if (!base::path_exists(state_file())) return;
+    if (!has_state(world_, state_file())) {
+      if (world_.rank() == 0) write_iterate_state(result_, identity_, state_file());  // so that no other recipe goes on in these runs
+      return;
+    }
     read_iterate_state(result_, state_file(), identity_);
-    if (world_.rank() == 0) world_.log().info("goes on after round {}", result_.rounds.size());
+    check_state();
+    if (world_.rank() == 0 && !result_.rounds.empty()) world_.log().info("goes on after round {}", result_.rounds.size());
+  }
+
+  void check_state() const {
+    const auto clusters = result_.sizes.size();
+    bool good = result_.weights.size() == (result_.rounds.empty() ? 0 : clusters);
+    for (const IterateRound& one : result_.rounds) {
+      good = good && one.weights.size() == clusters && one.quotas.size() == clusters;
+      for (const int64_t id : one.added) good = good && id >= 0 && id < samples_;
+    }
+    if (!good) base::fail_corrupt(state_file().string(), "clusters or samples that are not there");
   }
 
   comm::World& world_;
@@ -375,7 +397,7 @@ IterateRecipe read_iterate(const base::Recipe::File& file, const std::vector<std
   const bool table = settings.data.needs().table;
   if (settings.data.needs().is_text() && settings.data.packing != data::Packing::none)
     base::fail_input("data.packing: whole documents are selected. Set data.packing = none.");
-  if (o.scorer == "reference" && (!table || o.reference.empty()))
+  if (o.method == "iterative" && o.scorer == "reference" && (!table || o.reference.empty()))
     base::fail_input("study.scorer = reference: needs a column with the right classes. Set study.reference to a column of a table.");
   if (o.method == "clusters" && o.quota == "equal" && o.clusters > o.budget)
     base::fail_input("study.quota = equal: {} of {} clusters would get nothing of a budget of {}. Use fewer clusters.",

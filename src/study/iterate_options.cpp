@@ -18,7 +18,7 @@ base::Schema<IterateOptions> iterate_schema() {
         base::at_least(0)},
        {"embedding", &O::embedding,
         "What is clustered: features (tables), hidden (hidden states of the model at its start, texts), source (each source is a cluster), "
-        "a column of a table (of data.ignore) that names the cluster, or a file of `cairn select`'s embeddings. auto: features or hidden."},
+        "or a column of a table (of data.ignore) that names the cluster. auto: features or hidden."},
        {"layer", &O::layer, "hidden: of which layer: middle, last, or its number."},
        {"quota", &O::quota, "clusters: the budget of a cluster: proportional to its size, or equal.",
         base::one_of({"proportional", "equal"})},
@@ -40,7 +40,8 @@ base::Schema<IterateOptions> iterate_schema() {
         base::one_of({"multiplicative", "replace"})},
        {"floor", &O::floor, "No weight falls below this share of an even one.", base::between(0, 1)},
        {"round_steps", &O::round_steps, "Steps of the training of a round; 0: as the recipe. The last training is always as the recipe.",
-        base::at_least(0)}}};
+        base::at_least(0)},
+       {"device", &O::device, "Where models are trained; cuda: by one rank.", base::one_of({"cpu", "cuda"})}}};
 }
 
 }  // namespace cairn::study

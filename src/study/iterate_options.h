@@ -27,6 +27,7 @@ struct IterateOptions {
   std::string update = "multiplicative";
   double floor = 0.01;
   int64_t round_steps = 0;
+  std::string device = "cpu";
 };
 
 base::Schema<IterateOptions> iterate_schema();

@@ -14,7 +14,8 @@
 namespace cairn::study {
 namespace {
 
-constexpr int64_t kIterateStateBytesMax = int64_t{1} << 32;
+constexpr int64_t kIterateStateBytesMax = int64_t{1} << 28;
+constexpr int kStateDepthMax = 8;
 constexpr size_t kClustersShown = 20;
 
 base::OrderedJson to_json(const IterateRound& one) {
@@ -34,7 +35,9 @@ void write_iterate_state(const IterateResult& result, uint64_t identity, const s
 }
 
 void read_iterate_state(IterateResult& result, const std::filesystem::path& path, uint64_t identity) {
-  const base::Json json = base::parse_json(base::read_file(path, kIterateStateBytesMax));
+  const base::GuardedJson read = base::parse_json_guarded(base::read_file(path, kIterateStateBytesMax), kStateDepthMax);
+  if (!read.trouble.empty()) base::fail_corrupt(path.string(), read.trouble);
+  const base::Json& json = read.value;
   try {
     if (json.at("identity").get<std::string>() != fmt::format("{:016x}", identity))
       base::fail_input("{}: of another recipe, or of other data. Give another --out, or remove the directory.", path.string());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -17,11 +18,13 @@
 #include "base/log.h"
 #include "base/stop.h"
 #include "comm/world.h"
+#include "data/corpus/source_tokens.h"
 #include "data/search/k_means.h"
 #include "data/table/table.h"
 #include "kernels/aten.h"
 #include "study/lifelong_report.h"
 #include "study/lifelong_select.h"
+#include "study/resumed_run.h"
 #include "study/sample_scores.h"
 #include "study/study_recipe.h"
 #include "study/study_samples.h"
@@ -44,6 +47,8 @@ class Lifelong {
  public:
   Lifelong(comm::World& world, const LifelongRecipe& recipe, const StudySetup& setup, const base::Stop& stop)
       : world_(world), recipe_(recipe), setup_(setup), stop_(stop), quiet_(base::Log::quiet()) {
+    if (recipe.study.device != "cpu" && world.size() > 1)
+      base::fail_input("study.device = {}: one rank has it. Leave out --nproc.", recipe.study.device);
     base::Recipe read = recipe.training;
     settings_ = train::read_settings(read);
     random_ = base::Random(static_cast<uint64_t>(settings_.train.seed)).for_purpose("lifelong");
@@ -51,15 +56,16 @@ class Lifelong {
     if (data_->sources.size() != recipe.study.datasets.size())
       base::fail_input("study.datasets: {} sources for {} datasets", data_->sources.size(), recipe.study.datasets.size());
     find_skills();
-    identity_ = base::checksum(fmt::format("{:x} {} {} {} {}", data_->opened.digest, recipe.study.method, recipe.study.budget,
-                                           recipe.study.pool_cap, settings_.train.seed));
+    identity_ = data::combine({checksum_of_values(read, {"data", "log", "snapshot", "eval"}),
+                               checksum_of_options(lifelong_schema(), recipe.study, {"datasets", "skills"}),
+                               checksum_of_options(vector_schema(), recipe.vectors)});
   }
 
   LifelongResult run() {
     if (world_.rank() == 0) base::make_folder(setup_.out);
+    result_.skills = skills_.names;
     load();
     for (auto t = static_cast<int64_t>(result_.steps.size()); t < static_cast<int64_t>(data_->sources.size()); ++t) take_step(t);
-    result_.skills = skills_.names;
     if (world_.rank() == 0) write_lifelong_report(result_, recipe_, setup_.out);
     return std::move(result_);
   }
@@ -100,7 +106,12 @@ class Lifelong {
   base::Recipe training() const { return with_keys(recipe_.training, {{"log.samples", int64_t{0}}}); }
 
   train::Start start(const std::filesystem::path& out) const {
-    return {.out = out, .resume = true, .cache = setup_.cache, .threads = setup_.threads, .terminal = nullptr};
+    return {.out = out,
+            .resume = has_begun(world_, out),
+            .cache = setup_.cache,
+            .device = recipe_.study.device,
+            .threads = setup_.threads,
+            .terminal = nullptr};
   }
 
   std::filesystem::path folder(int64_t t) const { return setup_.out / fmt::format("step-{}", t); }
@@ -147,8 +158,9 @@ class Lifelong {
   SampleScores describe(const std::vector<int64_t>& pool, LifelongStep& step) {
     SampleScores scores;
     timed(step, "vectors", [&] {
-      const std::unique_ptr<train::Job> job =
-          train::build(world_, training(), {.out = {}, .cache = setup_.cache, .threads = setup_.threads, .terminal = nullptr}, {});
+      const std::unique_ptr<train::Job> job = train::build(
+          world_, training(),
+          {.out = {}, .cache = setup_.cache, .device = recipe_.study.device, .threads = setup_.threads, .terminal = nullptr}, {});
       if (!weights_.empty()) put_trained(*job, weights_);
       const VectorOptions& o = recipe_.vectors;
       ScoreOptions options{.gradients = true, .layer = o.layer, .projection = {.dim = o.dim, .seed = static_cast<uint64_t>(o.seed)}};
@@ -273,6 +285,31 @@ class Lifelong {
                       step.pool_before, step.pool_after, step.selected.size(), fmt::join(step.shares, " "), fmt::join(step.accuracy, " "));
   }
 
+  // Of the recipe and the samples of the first datasets: more may follow.
+  uint64_t identity(size_t datasets) const {
+    constexpr int64_t kAtOnce = 1024;
+    uint64_t all = identity_;
+    for (size_t d = 0; d < datasets; ++d) {
+      const data::SampleRange& source = data_->sources[d];
+      all = data::combine({all, static_cast<uint64_t>(source.first), static_cast<uint64_t>(source.count)});
+      for (int64_t first = 0; first < source.count; first += kAtOnce) {
+        mesh::Batch batch;
+        data_->opened.samples->fill(ids_in({source.first + first, std::min(kAtOnce, source.count - first)}), batch);
+        for (const auto& [name, field] : batch.fields) {
+          const at::Tensor whole = field.tensor.contiguous();
+          all = data::combine({all, base::checksum(std::string_view(static_cast<const char*>(whole.const_data_ptr()), whole.nbytes()))});
+        }
+      }
+    }
+    return all;
+  }
+
+  void check_samples(const std::vector<int64_t>& samples) const {
+    const data::SampleRange& last = data_->sources.back();
+    for (const int64_t one : samples)
+      if (one < 0 || one >= last.first + last.count) base::fail_corrupt(state_file().string(), fmt::format("there is no sample {}", one));
+  }
+
   std::filesystem::path state_file() const { return setup_.out / "state.json"; }
   std::filesystem::path weights_file(int64_t t) const { return setup_.out / fmt::format("weights-{}.bin", t); }
 
@@ -280,15 +317,31 @@ class Lifelong {
   void save(int64_t t) {
     if (world_.rank() != 0) return;
     write_weights(weights_file(t).string(), weights_);
-    write_lifelong_state(result_, identity_, state_file());
+    write_lifelong_state(result_, identity(result_.steps.size()), state_file());
     std::error_code ignored;
     if (t > 0) std::filesystem::remove(weights_file(t - 1), ignored);
   }
 
   void load() {
-    if (!base::path_exists(state_file())) return;
-    result_ = read_lifelong_state(state_file(), identity_);
-    if (result_.steps.empty()) return;
+    if (!has_state(world_, state_file())) {
+      if (world_.rank() == 0) write_lifelong_state(result_, identity(0), state_file());  // so that no other recipe goes on in these runs
+      return;
+    }
+    LifelongState state = read_lifelong_state(state_file());
+    const size_t steps = state.result.steps.size();
+    if (steps > data_->sources.size() || state.identity != fmt::format("{:016x}", identity(steps)))
+      base::fail_input("{}: of another recipe, or of other data. Give another --out, or remove the directory.", state_file().string());
+    for (LifelongStep& step : state.result.steps) {
+      check_samples(step.selected);
+      check_samples(step.pool);
+      std::vector<double> accuracy(skills_.names.size(), std::numeric_limits<double>::quiet_NaN());
+      for (size_t s = 0; s < std::min(step.accuracy.size(), state.result.skills.size()); ++s)
+        if (const auto at = std::find(skills_.names.begin(), skills_.names.end(), state.result.skills[s]); at != skills_.names.end())
+          accuracy[static_cast<size_t>(at - skills_.names.begin())] = step.accuracy[s];
+      step.accuracy = std::move(accuracy);
+    }
+    result_.steps = std::move(state.result.steps);
+    if (steps == 0) return;
     weights_ = read_weights(weights_file(static_cast<int64_t>(result_.steps.size()) - 1).string());
     if (world_.rank() == 0) world_.log().info("goes on after {} of {} datasets", result_.steps.size(), data_->sources.size());
   }
@@ -320,7 +373,7 @@ double LifelongResult::forgetting() const {
   const size_t n = steps.back().accuracy.size();
   for (size_t s = 0; s < n; ++s) {
     double best = steps.back().accuracy[s];
-    for (const LifelongStep& one : steps) best = std::max(best, one.accuracy[s]);
+    for (const LifelongStep& one : steps) best = std::max(best, one.accuracy[s]);  // not a number: the skill came later
     sum += best - steps.back().accuracy[s];
   }
   return sum / static_cast<double>(n);

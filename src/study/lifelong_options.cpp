@@ -25,7 +25,8 @@ base::Schema<LifelongOptions> lifelong_schema() {
         base::one_of({"ccs", "min", "mid", "random"})},
        {"prune_vectors", &O::prune_vectors, "What decides which samples are alike when the pool is pruned: hidden states, or gradients.",
         base::one_of({"hidden", "gradient"})},
-       {"skills", &O::skills, "Tables: the column (of data.ignore) by which held-out rows are reported. Empty: by dataset."}}};
+       {"skills", &O::skills, "Tables: the column (of data.ignore) by which held-out rows are reported. Empty: by dataset."},
+       {"device", &O::device, "Where the model is trained; cuda: by one rank.", base::one_of({"cpu", "cuda"})}}};
 }
 
 base::Schema<VectorOptions> vector_schema() {

@@ -20,6 +20,7 @@ struct LifelongOptions {
   std::string prune_vectors = "hidden";
   std::vector<std::string> image;
   std::string skills;
+  std::string device = "cpu";
 };
 base::Schema<LifelongOptions> lifelong_schema();
 

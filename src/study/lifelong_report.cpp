@@ -1,5 +1,8 @@
 #include "study/lifelong_report.h"
 
+#include <cmath>
+#include <limits>
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -11,13 +14,19 @@
 namespace cairn::study {
 namespace {
 
-constexpr int64_t kLifelongStateBytesMax = int64_t{1} << 32;
+constexpr int64_t kLifelongStateBytesMax = int64_t{1} << 28;
+constexpr int kLifelongStateDepthMax = 8;
 
 base::OrderedJson to_json(const LifelongStep& step, bool whole) {
-  base::OrderedJson json{{"pool_before", step.pool_before}, {"pool_after", step.pool_after}, {"shares", step.shares},
-                         {"accuracy", step.accuracy},       {"seconds", step.seconds},       {"clusters", base::OrderedJson::array()}};
+  base::OrderedJson json{{"pool_before", step.pool_before},
+                         {"pool_after", step.pool_after},
+                         {"shares", step.shares},
+                         {"seconds", step.seconds},
+                         {"clusters", base::OrderedJson::array()}};
   for (const ClusterChoice& one : step.clusters)
     json["clusters"].push_back({{"size", one.size}, {"budget", one.budget}, {"score", one.score}, {"entropy", one.entropy}});
+  for (const double accuracy : step.accuracy)
+    json["accuracy"].push_back(std::isnan(accuracy) ? base::OrderedJson() : base::OrderedJson(accuracy));
   json["selected"] = step.selected;
   if (whole) json["pool"] = step.pool;
   return json;
@@ -41,6 +50,7 @@ std::string draw_matrix(const LifelongResult& result) {
     svg += fmt::format("<text x=\"{:.0f}\" y=\"{:.0f}\" text-anchor=\"end\">dataset {}</text>\n", kLeft - 8, y + 18, t);
     for (size_t s = 0; s < result.skills.size(); ++s) {
       const double value = result.steps[t].accuracy[s];
+      if (std::isnan(value)) continue;  // the skill came with a later dataset
       svg += fmt::format(
           "<rect x=\"{0:.0f}\" y=\"{1:.0f}\" width=\"{2:.0f}\" height=\"{3:.0f}\" fill=\"#2f5d8a\" fill-opacity=\"{4:.2f}\"/>"
           "<text x=\"{5:.0f}\" y=\"{6:.0f}\" text-anchor=\"middle\" fill=\"{7}\">{4:.2f}</text>\n",
@@ -54,23 +64,27 @@ std::string draw_matrix(const LifelongResult& result) {
 }  // namespace
 
 void write_lifelong_state(const LifelongResult& result, uint64_t identity, const std::filesystem::path& path) {
-  base::OrderedJson json{{"identity", fmt::format("{:016x}", identity)}, {"steps", base::OrderedJson::array()}};
-  for (const LifelongStep& one : result.steps) json["steps"].push_back(to_json(one, /*whole=*/true));
+  base::OrderedJson json{{"identity", fmt::format("{:016x}", identity)}, {"skills", result.skills}, {"steps", base::OrderedJson::array()}};
+  for (const LifelongStep& one : result.steps) json["steps"].push_back(to_json(one, /*whole=*/&one == &result.steps.back()));
   base::write_atomically(path, base::compact(json) + "\n");
 }
 
-LifelongResult read_lifelong_state(const std::filesystem::path& path, uint64_t identity) {
-  const base::Json json = base::parse_json(base::read_file(path, kLifelongStateBytesMax));
-  LifelongResult result;
+LifelongState read_lifelong_state(const std::filesystem::path& path) {
+  LifelongState state;
+  LifelongResult& result = state.result;
   try {
-    if (json.at("identity").get<std::string>() != fmt::format("{:016x}", identity))
-      base::fail_input("{}: of another recipe, or of other data. Give another --out, or remove the directory.", path.string());
+    const base::GuardedJson read = base::parse_json_guarded(base::read_file(path, kLifelongStateBytesMax), kLifelongStateDepthMax);
+    if (!read.trouble.empty()) base::fail_corrupt(path.string(), read.trouble);
+    const base::Json& json = read.value;
+    json.at("identity").get_to(state.identity);
+    json.at("skills").get_to(result.skills);
     for (const base::Json& one : json.at("steps")) {
       LifelongStep step{.pool_before = one.at("pool_before"), .pool_after = one.at("pool_after")};
       one.at("selected").get_to(step.selected);
-      one.at("pool").get_to(step.pool);
+      if (one.contains("pool")) one.at("pool").get_to(step.pool);  // of the last step
       one.at("shares").get_to(step.shares);
-      one.at("accuracy").get_to(step.accuracy);
+      for (const base::Json& accuracy : one.at("accuracy"))
+        step.accuracy.push_back(accuracy.is_null() ? std::numeric_limits<double>::quiet_NaN() : accuracy.get<double>());
       one.at("seconds").get_to(step.seconds);
       for (const base::Json& cluster : one.at("clusters"))
         step.clusters.push_back({.size = cluster.at("size"),
@@ -82,7 +96,7 @@ LifelongResult read_lifelong_state(const std::filesystem::path& path, uint64_t i
   } catch (const base::Json::exception& error) {
     base::fail_corrupt(path.string(), error.what());
   }
-  return result;
+  return state;
 }
 
 void write_lifelong_report(const LifelongResult& result, const LifelongRecipe& recipe, const std::filesystem::path& out) {
@@ -94,7 +108,7 @@ void write_lifelong_report(const LifelongResult& result, const LifelongRecipe& r
   CurvesPicture pool{.title = "shares of the datasets in the selection", .across = "dataset", .up = "share"};
   for (size_t d = 0; d < recipe.study.datasets.size(); ++d) {
     Curve curve{.label = std::filesystem::path(recipe.study.datasets[d]).stem().string(), .colour = curve_colour(d), .points = {}};
-    for (size_t t = 0; t < result.steps.size(); ++t) curve.points.emplace_back(static_cast<double>(t), result.steps[t].shares[d]);
+    for (size_t t = d; t < result.steps.size(); ++t) curve.points.emplace_back(static_cast<double>(t), result.steps[t].shares[d]);
     pool.curves.push_back(std::move(curve));
   }
   write_curves(out.string(), "pool", pool);

@@ -71,7 +71,9 @@ class TrainingLearner final : public Learner {
     return found;
   }
 
-  train::Start start() const { return {.out = {}, .cache = what_.cache, .threads = what_.threads, .terminal = nullptr}; }
+  train::Start start() const {
+    return {.out = {}, .cache = what_.cache, .device = what_.device, .threads = what_.threads, .terminal = nullptr};
+  }
   const base::Stop& stop() const { return what_.stop ? *what_.stop : never_; }
 
   RecipeLearner what_;

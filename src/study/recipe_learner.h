@@ -16,6 +16,7 @@ namespace cairn::study {
 struct RecipeLearner {
   base::Recipe recipe;
   std::filesystem::path cache = {};  // of tokenized text
+  std::string device = "cpu";
   int threads = 1;
   const base::Stop* stop = nullptr;  // may be null
 };

@@ -1,8 +1,10 @@
 #include "study/result_rows.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <fstream>
 #include <span>
 #include <string>
 #include <unistd.h>
@@ -15,8 +17,7 @@ namespace cairn::study {
 namespace {
 
 constexpr char kMagic[] = "cairnrw1";
-constexpr size_t kHeadBytes = 16;
-constexpr int64_t kFileBytesMax = int64_t{16} << 30;
+constexpr int64_t kHeadBytes = 16, kRowHeadBytes = 16;
 
 template <typename T>
 void append(std::string& text, const T& value) {
@@ -26,29 +27,7 @@ void append(std::string& text, const T& value) {
 }  // namespace
 
 ResultRows::ResultRows(std::filesystem::path path, uint64_t identity) : path_(std::move(path)) {
-  std::string text = base::path_exists(path_) ? base::read_file(path_, kFileBytesMax) : "";
-  size_t good = 0;
-  if (text.size() >= kHeadBytes) {
-    uint64_t theirs = 0;
-    std::memcpy(&theirs, text.data() + 8, sizeof theirs);
-    if (text.compare(0, 8, kMagic) != 0 || theirs != identity)
-      base::fail_input("{}: results of another recipe, or of other data. Give another --out, or remove the directory.", path_.string());
-    good = kHeadBytes;
-  }
-  for (size_t at = good; good > 0 && at + 16 <= text.size();) {
-    int64_t unit = 0, count = 0;
-    std::memcpy(&unit, text.data() + at, sizeof unit);
-    std::memcpy(&count, text.data() + at + 8, sizeof count);
-    if (count < 0 || count > kFileBytesMax / 8 || at + 24 + static_cast<size_t>(count) * 8 > text.size()) break;
-    const size_t bytes = 16 + static_cast<size_t>(count) * 8;
-    uint64_t sum = 0;
-    std::memcpy(&sum, text.data() + at + bytes, sizeof sum);
-    if (sum != base::checksum(std::string_view(text).substr(at, bytes))) break;
-    std::vector<double> row(static_cast<size_t>(count));
-    std::memcpy(row.data(), text.data() + at + 16, row.size() * sizeof(double));
-    found_[unit] = std::move(row);
-    good = at += bytes + 8;
-  }
+  const int64_t good = base::path_exists(path_) ? read(identity) : 0;
   file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
   if (file_ < 0) throw Error(Error::Kind::disk, fmt::format("{}: {}", path_.string(), std::strerror(errno)));
   if (good == 0) {
@@ -56,10 +35,39 @@ ResultRows::ResultRows(std::filesystem::path path, uint64_t identity) : path_(st
     append(head, identity);
     if (::pwrite(file_, head.data(), head.size(), 0) != static_cast<ssize_t>(head.size()))
       throw Error(Error::Kind::disk, fmt::format("{}: {}", path_.string(), std::strerror(errno)));
-    good = kHeadBytes;
   }
-  if (::ftruncate(file_, static_cast<off_t>(good)) != 0 || ::lseek(file_, 0, SEEK_END) < 0)
+  if (::ftruncate(file_, static_cast<off_t>(std::max(good, kHeadBytes))) != 0 || ::lseek(file_, 0, SEEK_END) < 0)
     throw Error(Error::Kind::disk, fmt::format("{}: {}", path_.string(), std::strerror(errno)));
+}
+
+// The bytes of the head and of the rows after it that are whole; 0: there is no head yet.
+int64_t ResultRows::read(uint64_t identity) {
+  if (!std::filesystem::is_regular_file(path_)) base::fail_input("{}: not a regular file. Give another --out.", path_.string());
+  std::ifstream file(path_, std::ios::binary);
+  const auto bytes = static_cast<int64_t>(std::filesystem::file_size(path_));
+  std::string head(kHeadBytes, '\0'), row;
+  if (!file.read(head.data(), kHeadBytes)) return 0;
+  uint64_t theirs = 0;
+  std::memcpy(&theirs, head.data() + 8, sizeof theirs);
+  if (head.compare(0, 8, kMagic) != 0 || theirs != identity)
+    base::fail_input("{}: results of another recipe, or of other data. Give another --out, or remove the directory.", path_.string());
+  for (int64_t good = kHeadBytes;;) {
+    int64_t unit = 0, count = 0;
+    row.resize(kRowHeadBytes);
+    if (!file.read(row.data(), kRowHeadBytes)) return good;
+    std::memcpy(&unit, row.data(), sizeof unit);
+    std::memcpy(&count, row.data() + 8, sizeof count);
+    if (count < 0 || count > (bytes - good - kRowHeadBytes) / 8 - 1) return good;
+    row.resize(static_cast<size_t>(kRowHeadBytes + count * 8));
+    uint64_t sum = 0;
+    if (!file.read(row.data() + kRowHeadBytes, count * 8) || !file.read(reinterpret_cast<char*>(&sum), sizeof sum) ||
+        sum != base::checksum(row))
+      return good;
+    std::vector<double>& values = found_[unit];
+    values.resize(static_cast<size_t>(count));
+    std::memcpy(values.data(), row.data() + kRowHeadBytes, values.size() * sizeof(double));
+    good += kRowHeadBytes + count * 8 + 8;
+  }
 }
 
 ResultRows::~ResultRows() {

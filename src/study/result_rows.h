@@ -20,6 +20,8 @@ class ResultRows {
   void add(int64_t unit, const std::vector<double>& result);
 
  private:
+  int64_t read(uint64_t identity);
+
   std::filesystem::path path_;
   int file_ = -1;
   std::map<int64_t, std::vector<double>> found_;

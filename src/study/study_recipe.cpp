@@ -1,5 +1,6 @@
 #include "study/study_recipe.h"
 
+#include <algorithm>
 #include <sstream>
 #include <string_view>
 
@@ -37,6 +38,21 @@ StudyRecipe split_recipe(const base::Recipe::File& file, const std::vector<std::
     if (!is_key_of(set, section)) found.training.set(set);
   }
   return found;
+}
+
+uint64_t checksum_of_values(const base::Recipe& recipe, const std::vector<std::string>& without) {
+  std::istringstream lines(recipe.resolved_toml());
+  std::string kept;
+  bool left_out = false;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with('[')) {
+      const std::string section = line.substr(1, line.find(']') - 1);
+      left_out = std::any_of(without.begin(), without.end(),
+                             [&](const std::string& one) { return section == one || section.starts_with(one + "."); });
+    }
+    if (!left_out) kept += line.substr(0, line.rfind("  # ")) + "\n";
+  }
+  return base::checksum(kept);
 }
 
 base::Recipe with_keys(base::Recipe recipe, const std::vector<std::pair<std::string, base::Setting>>& keys) {

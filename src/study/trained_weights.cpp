@@ -60,7 +60,13 @@ void write_weights(const std::string& path, const mesh::NamedTensors& weights) {
 }
 
 mesh::NamedTensors read_weights(const std::string& path) {
-  const data::FramedFile file = data::read_framed(path, kMagic, "weights of a study");
+  data::FramedFile file;
+  try {
+    file = data::read_framed(path, kMagic, "weights of a study");
+  } catch (const Error& error) {
+    const std::string why = error.sentence().substr(0, error.sentence().find(" Make it again"));
+    base::fail_input("{} Give another --out, or remove the study's directory.", why);
+  }
   mesh::NamedTensors weights;
   size_t at = 0;
   const auto list = file.header.find("tensors");

@@ -46,7 +46,8 @@ base::Schema<ValueOptions> value_schema() {
        {"candidates", &O::candidates, "Tables: a file of further rows, which are ranked by the values predicted for them.", base::path()},
        {"curves", &O::curves, "Whether to train on what is left after removing players, for the curves."},
        {"budget_hours", &O::budget_hours, "Refuses to start where the study would take longer.", base::more_than(0)},
-       {"device", &O::device, "g: where permutations are computed.", base::one_of({"cpu", "cuda"})}}};
+       {"device", &O::device, "Where permutations (g) and the runs of recipe are computed; cuda: by one process.",
+        base::one_of({"cpu", "cuda"})}}};
 }
 
 }  // namespace cairn::study

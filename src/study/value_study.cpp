@@ -185,6 +185,7 @@ void make_learners(ValueStudy& study, const base::Recipe& recipe, const StudySet
     study.learners.push_back(make_recipe_learner(
         {.recipe = with_keys(recipe, {{"train.seed", static_cast<int64_t>(study.seed) + i}, {"log.samples", int64_t{0}}}),
          .cache = setup.cache,
+         .device = study.options.device,
          .threads = setup.threads,
          .stop = &stop}));
 }
@@ -237,9 +238,8 @@ std::unique_ptr<ValueStudy> open_value_study(const ValueRecipe& recipe, const St
   if (!study->held_out.empty()) study->held_out_utility = utility_on(*study, study->held_out);
   const ValueOptions& o = recipe.study;
   study->identity = data::combine(
-      {study->data.opened.digest, base::checksum(read.resolved_toml()), study->players.size(), study->validation.size(), study->seed,
-       base::checksum(fmt::format("{} {} {} {} {} {} {} {} {} {} {}", o.method, o.players, o.metric, o.learner, o.ridge, o.seeds,
-                                  o.tolerance, o.bootstrap, o.patience, o.coverage, o.learning_rate))});
+      {study->data.opened.digest, checksum_of_values(read, {"log", "snapshot"}), study->players.size(), study->validation.size(),
+       checksum_of_options(value_schema(), o, {"error", "max_permutations", "save_every", "corrupted", "curves", "budget_hours"})});
   return study;
 }
 

@@ -109,7 +109,7 @@ TEST_F(Select, GivesTheSameHashOnAnyRanks) {
     std::set<uint64_t> hashes;
     for (const std::string ranks : {"1", "2", "4"}) {
       std::vector<std::string> all = method;
-      all.insert(all.end(), {"--nproc", ranks, "--out", "of" + ranks});
+      all.insert(all.end(), {"--nproc", ranks, "--out", "of" + ranks, "--index", "index-of-" + ranks});
       const Outcome outcome = select(all);
       ASSERT_EQ(outcome.code, 0) << outcome.output;
       hashes.insert(kept("of" + ranks).hash());

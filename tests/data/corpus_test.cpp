@@ -306,7 +306,7 @@ TEST(Corpus, SkipsBadLinesIfToldToAndSaysSoEveryTime) {
 TEST(DataOptions, AreDescribedBySchema) {
   const base::Section section = data_schema().section();
   EXPECT_EQ(section.name, "data");
-  EXPECT_EQ(section.entries.size(), 19u);
+  EXPECT_EQ(section.entries.size(), 25u);
 }
 
 }  // namespace

@@ -131,10 +131,10 @@ TEST(Seta, FollowsProgressByEpochs) {
 
 // A batch at least: the window takes in neighbours.
 TEST(Seta, WidensAWindowThatDoesNotFillABatch) {
-  const auto sampler = make_sampler("seta", scored(100, 30, 4, {.groups = 4, .window = 0.25, .stop_at = 1}));
-  const auto epochs = epochs_of(*sampler, [](int64_t id, int64_t) { return static_cast<float>(id / 25); });
-  EXPECT_EQ(epochs[1].ids.size(), 30u);  // of the 50 of groups 1 and 2
-  for (const int64_t id : epochs[1].ids) EXPECT_TRUE(id >= 25 && id < 75) << id;
+  const auto sampler = make_sampler("seta", scored(120, 40, 4, {.groups = 4, .window = 0.25, .stop_at = 1}));
+  const auto epochs = epochs_of(*sampler, [](int64_t id, int64_t) { return static_cast<float>(id / 30); });
+  EXPECT_EQ(epochs[1].ids.size(), 40u);  // of the 60 of groups 1 and 2
+  for (const int64_t id : epochs[1].ids) EXPECT_TRUE(id >= 30 && id < 90) << id;
 }
 
 TEST(Seta, GivesUnseenSamplesTheMeanOrTheLargestLoss) {

@@ -115,7 +115,8 @@ TEST(PoolIndex, PoolsHaveTheParametersOfTheEquivalentRank) {
   const DecoderShape llama7b{.vocab = 32000, .embed = 4096, .layers = 32, .heads = 32, .kv_heads = 32, .head_dim = 128, .mlp = 11008};
   const auto trained = [&](AdapterShape shape) {
     int64_t elements = 0;
-    for (const Parameter& p : make_decoder(llama7b, shape)->parameters())
+    const auto decoder = make_decoder(llama7b, shape);
+    for (const Parameter& p : decoder->parameters())
       if (p.role == Parameter::Role::adapter) elements += p.elements();
     return elements;
   };

@@ -157,5 +157,29 @@ TEST(GradientHold, KeepsCompleteGradientsUntilTheyAreReduced) {
   });
 }
 
+// Two pools of one size: ranks that complete them in other orders still call the same sums in the same order.
+TEST(GradientSums, OfWhatManyLayersShareStartInOneOrder) {
+  harness::on_ranks(2, [](comm::World& world) {
+    GradientReducer::Parts parts;
+    parts.layout.append("pool_a", {kSmall});
+    parts.layout.append("pool_b", {kSmall});
+    parts.units.push_back({.first = 0, .last = 2, .offset = 0, .elements = parts.layout.elements, .counts = {parts.layout.elements}});
+    parts.units.back().of_many_layers = true;
+    parts.uses = {1, 1};
+    parts.copies = {&world.everyone(), &world.everyone()};
+    parts.options = at::TensorOptions().dtype(at::kFloat);
+    GradientReducer reducer(std::move(parts));
+    for (int step = 0; step < 3; ++step) {
+      reducer.begin(1, 1, nullptr);
+      const int32_t first = world.rank() == 0 ? 0 : 1;
+      for (const int32_t i : {first, 1 - first}) reducer.add({i}, at::full({kSmall}, 1 + i));
+      reducer.end_pass();
+      reducer.finish();
+      EXPECT_TRUE(reducer.shard(0).narrow(0, 0, kSmall).eq(2).all().item<bool>());
+      EXPECT_TRUE(reducer.shard(0).narrow(0, reducer.shard(0).numel() - kSmall, kSmall).eq(4).all().item<bool>());
+    }
+  });
+}
+
 }  // namespace
 }  // namespace cairn::parallel

@@ -55,7 +55,9 @@ struct RowFile {
 // What a file holds; nothing where it is missing or begins like none of ours.
 RowFile look_into(const std::filesystem::path& path, int64_t dim, int64_t first) {
   RowFile found;
-  if (!std::filesystem::exists(path) || std::filesystem::file_size(path) < sizeof(RowsHeader)) return found;
+  if (!std::filesystem::exists(path)) return found;
+  if (!std::filesystem::is_regular_file(path)) base::fail_input("{}: not a regular file. Remove it; it is made again.", path.string());
+  if (std::filesystem::file_size(path) < sizeof(RowsHeader)) return found;
   found.memory = base::MappedFile::open(path.string(), Error::Kind::bad_input);
   const auto bytes = found.memory->bytes();
   RowsHeader& header = found.header;
@@ -66,7 +68,8 @@ RowFile look_into(const std::filesystem::path& path, int64_t dim, int64_t first)
   found.count = left / row;
   if (left < static_cast<int64_t>(sizeof(RowsFooter))) return found;
   std::memcpy(&found.footer, bytes.data() + bytes.size() - sizeof(RowsFooter), sizeof(RowsFooter));
-  if (found.footer.magic != kEndMagic || found.footer.rows * row != left - static_cast<int64_t>(sizeof(RowsFooter))) return found;
+  const int64_t complete = left - static_cast<int64_t>(sizeof(RowsFooter));
+  if (found.footer.magic != kEndMagic || complete % row != 0 || found.footer.rows != complete / row) return found;
   found.complete = true;
   found.count = found.footer.rows;
   return found;

@@ -6,14 +6,15 @@
 #include "base/check.h"
 #include "base/checksum.h"
 #include "base/files.h"
+#include "base/files/mapped_file.h"
 
 namespace cairn::data {
 namespace {
 
 constexpr size_t kMagicBytes = 8, kLengthBytes = 8, kSumBytes = 8;
-constexpr size_t kHeaderBytesMax = 1 << 20;
+constexpr size_t kHeaderBytesMax = 64 << 20;
 constexpr int kHeaderDepth = 16;
-constexpr int64_t kFileBytesMax = int64_t{1} << 40;
+constexpr const char* kBodyBytes = "body_bytes";
 
 uint64_t number_at(std::string_view bytes, size_t at) {
   uint64_t number = 0;
@@ -39,7 +40,9 @@ base::Json header_of(std::string_view bytes, const std::string& path, std::strin
 
 void write_framed(const std::string& path, std::string_view magic, const base::OrderedJson& header, std::span<const std::byte> body) {
   CAIRN_CHECK(magic.size() == kMagicBytes, "magic \"{}\"", magic);
-  const std::string text = base::compact(header);
+  base::OrderedJson complete = header;
+  complete[kBodyBytes] = body.size();
+  const std::string text = base::compact(complete);
   const uint64_t length = text.size();
   base::FileWriter file(path);
   const auto number = [](const uint64_t& value) { return std::as_bytes(std::span(&value, 1)); };
@@ -53,19 +56,18 @@ void write_framed(const std::string& path, std::string_view magic, const base::O
 }
 
 FramedFile read_framed(const std::string& path, std::string_view magic, std::string_view what) {
-  std::string bytes = base::read_file(path, kFileBytesMax);
+  const auto memory = base::MappedFile::open(path, Error::Kind::bad_input);
+  const std::string_view bytes(reinterpret_cast<const char*>(memory->bytes().data()), memory->bytes().size());
   FramedFile file{.header = header_of(bytes, path, magic, what), .body = {}};
   const size_t body = kMagicBytes + kLengthBytes + number_at(bytes, kMagicBytes);
-  if (bytes.size() < body + kSumBytes) refuse_file(path, what, "it is cut short");
+  const auto count = static_cast<uint64_t>(header_count(file.header, kBodyBytes, path));
+  if (bytes.size() - body < kSumBytes || bytes.size() - body - kSumBytes != count)
+    refuse_file(path, what, fmt::format("its header promises {} bytes, and {} follow it", count, bytes.size() - body));
   const size_t end = bytes.size() - kSumBytes;
-  if (base::checksum(std::string_view(bytes).substr(0, end)) != number_at(bytes, end))
+  if (base::checksum(bytes.substr(0, end)) != number_at(bytes, end))
     refuse_file(path, what, "its checksum does not match, so it is damaged");
   file.body = bytes.substr(body, end - body);
   return file;
-}
-
-base::Json read_framed_header(const std::string& path, std::string_view magic, std::string_view what) {
-  return read_framed(path, magic, what).header;
 }
 
 int64_t header_count(const base::Json& header, const char* name, const std::string& path) {

@@ -180,6 +180,7 @@ Table read_table(const DataOptions& data) {
     labels.insert(table.sources.back().labels.begin(), table.sources.back().labels.end());
   }
   table.classes = classes_of(labels, table.sources.front().origin);
+  labels.insert(table.classes.begin(), table.classes.end());  // a number below the largest is a class, though no training row has it
   if (!data.test_file.empty()) {
     table.test.push_back(read_rows(data, "data.test_file", data.test_file, &labels, table.bad));
     check_same_columns(table.test.front(), table.sources.front());

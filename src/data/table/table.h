@@ -33,8 +33,8 @@ struct Table {
 };
 
 // Reads the files that the options name. Refused with file, line and column: cells that are not finite numbers, rows with too few or too
-// many cells, labels of the test file that no training row has (data.on_bad = skip leaves such rows out); a file without rows, fewer than
-// two classes, columns that are not there, files with different columns.
+// many cells, labels of the test file that are none of these classes (data.on_bad = skip leaves such rows out); a file without rows, fewer
+// than two classes, columns that are not there, files with different columns.
 Table read_table(const DataOptions& data);
 
 }  // namespace cairn::data

@@ -66,7 +66,10 @@ GradientReducer::GradientReducer(Parts parts) : parts_(std::move(parts)) {
   int64_t mine = 0;
   for (size_t u = 0; u < parts_.units.size(); ++u) {
     mine += parts_.units[u].part_of(me_).length();
-    for (int64_t i = parts_.units[u].first; i < parts_.units[u].last; ++i) unit_of_[static_cast<size_t>(i)] = static_cast<int64_t>(u);
+    for (int64_t i = parts_.units[u].first; i < parts_.units[u].last; ++i) {
+      unit_of_[static_cast<size_t>(i)] = static_cast<int64_t>(u);
+      if (parts_.units[u].of_many_layers && parts_.copies[static_cast<size_t>(i)]) ordered_.push_back(i);
+    }
   }
   const at::Tensor own = parts_.unsharded ? at::Tensor() : at::empty({mine}, parts_.options);
   int64_t next = 0;
@@ -125,6 +128,8 @@ void GradientReducer::begin(int64_t passes, int64_t max_passes, Announce announc
   announce_ = std::move(announce);
   held_back_.assign(parts_.layout.pieces.size(), 0);
   waiting_.clear();
+  complete_.clear();
+  next_ordered_ = static_cast<int64_t>(ordered_.size()) - 1;
   if (stays_unsharded() && !whole_.defined() && !parts_.reuse_memory) {
     const base::MemoryScope purpose("gradients");
     whole_ = group_buffer(parts_.memory, parts_.layout.elements, parts_.options);
@@ -246,15 +251,25 @@ void GradientReducer::reduce_released() {
     }
     const int64_t piece = waiting_[i];
     waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
-    start_reduction(piece);
+    completed(piece);
   }
 }
 
 void GradientReducer::completed(int64_t piece) {
   if (held_back_[static_cast<size_t>(piece)])
     waiting_.push_back(piece);
+  else if (std::binary_search(ordered_.begin(), ordered_.end(), piece))
+    start_in_order(piece);
   else
     start_reduction(piece);
+}
+
+void GradientReducer::start_in_order(int64_t piece) {
+  complete_.insert(piece);
+  while (complete_.erase(ordered_[static_cast<size_t>(next_ordered_)]) > 0) {
+    start_reduction(ordered_[static_cast<size_t>(next_ordered_)]);
+    next_ordered_ = next_ordered_ == 0 ? static_cast<int64_t>(ordered_.size()) - 1 : next_ordered_ - 1;
+  }
 }
 
 void GradientReducer::start_reduction(int64_t piece) {

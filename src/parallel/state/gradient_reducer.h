@@ -2,6 +2,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -131,8 +132,9 @@ class GradientReducer final : public mesh::Gradients {
   void close(int64_t unit);
   void completed(int64_t piece);  // this rank's contributions are complete
   void start_reduction(int64_t piece);
-  void reduce_released();      // of the complete pieces that waited, those that are not held any more
-  void summed(int64_t piece);  // the sum over its copies is complete
+  void reduce_released();              // of the complete pieces that waited, those that are not held any more
+  void start_in_order(int64_t piece);  // of ordered_: when those after it have begun
+  void summed(int64_t piece);          // the sum over its copies is complete
   void send_ready_units();
   void finish_reduction(Reduction& one);
   void limit_in_flight(size_t most);
@@ -153,6 +155,11 @@ class GradientReducer final : public mesh::Gradients {
   std::deque<Reduction> in_flight_;
   std::vector<char> held_back_;  // by piece: complete gradients wait for `reduce`
   std::deque<int64_t> waiting_;  // complete pieces that are held back, in order
+  // Pieces of many layers that other ranks have too. A pipeline stage may begin within a layer, so that each stage completes them in an
+  // order of its own: their sums start from the last to the first.
+  std::vector<int64_t> ordered_;
+  std::set<int64_t> complete_;  // of those, not begun
+  int64_t next_ordered_ = -1;
   std::vector<at::Tensor> spare_;
   int64_t passes_ = 0, max_passes_ = 0;  // of this step
   int64_t passes_done_ = 0;

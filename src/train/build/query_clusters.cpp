@@ -43,8 +43,10 @@ std::vector<int32_t> make_clusters(Job& job, const data::RetrievalDataset& sampl
       data::k_means(*data::rows_in_memory(vectors), {.clusters = s.data.order.groups, .seed = static_cast<uint64_t>(s.train.seed)});
   log.info("clusters of queries: made from {}, clusters={} queries={} iterations={}", encoder.path, s.data.order.groups, queries.size(),
            found.iterations);
-  if (job.config.writes)
+  if (job.config.writes) {
+    base::make_folder(job.config.out);
     base::write_atomically(job.config.out / kClustersFile, data::format_clusters(queries, found.labels, samples.texts().queries));
+  }
   std::vector<int32_t> labels(static_cast<size_t>(samples.texts().queries.size()), kNoCluster);
   for (size_t i = 0; i < queries.size(); ++i) labels[static_cast<size_t>(queries[i])] = found.labels[i];
   return labels;

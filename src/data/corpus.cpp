@@ -170,26 +170,43 @@ std::vector<ChosenDocuments> chosen_documents(const DataOptions& data, const Cor
   return chosen;
 }
 
-// The samples of each source, of the chosen documents alone. Their tokens go into the cache, as those of a file of their own would.
+// The chosen documents of sources first .. last - 1 as one stream. Their tokens go into the cache, as those of a file of their own would.
+std::shared_ptr<const TokenStream> chosen_stream(const Corpus& corpus, const std::vector<ChosenDocuments>& chosen, size_t first,
+                                                 size_t last, const DataCache& cache, uint64_t tokens_key) {
+  uint64_t key = tokens_key;
+  bool any = false;
+  for (size_t i = first; i < last; ++i) {
+    key = combine({key, i, base::checksum(std::as_bytes(std::span(chosen[i].documents)))});
+    any = any || !chosen[i].documents.empty();
+  }
+  if (!any) return nullptr;
+  const DataCache::Found found = cache.tokens(key, corpus.tokenizer->vocab_size(), [&](TokenWriter& writer) {
+    for (size_t i = first; i < last; ++i) append_documents(*corpus.token_streams[i], chosen[i].documents, writer);
+    return TokenFacts{.tokenizer = hash(*corpus.tokenizer)};
+  });
+  return std::make_shared<const TokenStream>(std::vector<TokenShard>{found.tokens});
+}
+
+// Samples of the chosen documents alone, with the held-out part of each source. Without weights of sources, the documents of all sources
+// are packed together, with the first, as if they were one file.
 std::vector<std::unique_ptr<TokenSamples>> subset_parts(const DataOptions& data, const SampleOptions& options, const Corpus& corpus,
                                                         const DataCache& cache, uint64_t tokens_key, base::Log& log) {
   std::vector<ChosenDocuments> chosen = chosen_documents(data, corpus);
-  std::vector<std::unique_ptr<TokenSamples>> parts;
+  const size_t sources = chosen.size();
+  std::vector<std::unique_ptr<TokenSamples>> wholes, parts;
   int64_t left_out = 0;
-  bool trains = false;
-  for (size_t i = 0; i < chosen.size(); ++i) {
+  for (size_t i = 0; i < sources; ++i) {
     if (chosen[i].documents.empty() && !data.weights.empty())
       base::fail_input("data.weights: data.subset = {} has no document of {}. Leave that source out.", data.subset, corpus.origins[i]);
-    const CopyDocuments copy = [&](const TokenStream& of, const std::vector<int64_t>& documents) {
-      const uint64_t key = combine({tokens_key, i, base::checksum(std::as_bytes(std::span(documents)))});
-      const DataCache::Found found = cache.tokens(key, corpus.tokenizer->vocab_size(), [&](TokenWriter& writer) {
-        append_documents(of, documents, writer);
-        return TokenFacts{.tokenizer = hash(*corpus.tokenizer)};
-      });
-      return std::make_shared<const TokenStream>(std::vector<TokenShard>{found.tokens});
-    };
-    parts.push_back(
-        make_subset_samples(data.packing, corpus.token_streams[i], std::move(chosen[i]), options, corpus.origins[i], copy, left_out));
+    wholes.push_back(whole_samples(data.packing, corpus.token_streams[i], chosen[i], options, corpus.origins[i], left_out));
+  }
+  bool trains = false;
+  for (size_t i = 0; i < sources; ++i) {
+    const size_t first = data.weights.empty() && i > 0 ? sources : i, last = data.weights.empty() ? sources : i + 1;
+    std::vector<float> weights;
+    for (size_t j = first; j < last; ++j) weights.insert(weights.end(), chosen[j].weights.begin(), chosen[j].weights.end());
+    parts.push_back(make_subset_samples(data.packing, chosen_stream(corpus, chosen, first, last, cache, tokens_key), std::move(weights),
+                                        std::move(wholes[i]), options, data.weights.empty() ? corpus.origin : corpus.origins[i]));
     trains = trains || parts.back()->count() > parts.back()->held_out();
   }
   if (!trains)

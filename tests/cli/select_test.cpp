@@ -53,6 +53,8 @@ class Select : public testing::Test {
                                             "--set",
                                             "data.tokenizer=bytes",
                                             "--set",
+                                            "data.template=plain",
+                                            "--set",
                                             "data.length=96",
                                             "--set",
                                             "data.packing=documents",
@@ -69,7 +71,7 @@ class Select : public testing::Test {
   Outcome select(std::vector<std::string> arguments) const {
     std::vector<std::string> all{"select"};
     all.insert(all.end(), arguments.begin(), arguments.end());
-    all.insert(all.end(), {"--data", "a.jsonl", "--data", "b.jsonl"});
+    all.insert(all.end(), {"--data", "a.jsonl", "--data", "b.jsonl", "--set", "data.template=plain"});
     return cairn(*shared, all);
   }
   data::DocumentSubset kept(const std::string& file) const { return data::read_subset(*shared / file); }

@@ -147,16 +147,25 @@ class TrainsOnSubset : public testing::Test {
 
 TEST_F(TrainsOnSubset, AsOnAFileOfTheseDocumentsAlone) {
   const std::vector<int> numbers{3, 4, 17, 50, 51, 120};
-  choose({numbers.begin(), numbers.end()});
   scratch.file("export.jsonl", jsonl_of(numbers));
-  for (const Packing packing : {Packing::stream, Packing::separate, Packing::documents, Packing::none, Packing::sequences}) {
-    options.packing = packing;
-    DataOptions chosen = options, exported = options;
-    chosen.subset = scratch / "kept";
-    exported.path = scratch / "export.jsonl";
-    for (const std::string& cache : {std::string(), (scratch / "cache").string()}) {
-      const OpenedData a = open_data(chosen, {.cache_folder = cache}, log), b = open_data(exported, {.cache_folder = cache}, log);
-      EXPECT_EQ(samples_of(*a.samples, a.samples->training()), samples_of(*b.samples, b.samples->training())) << static_cast<int>(packing);
+  std::vector<int> begin(30), end(170);
+  std::iota(begin.begin(), begin.end(), 0);
+  std::iota(end.begin(), end.end(), 30);
+  const std::vector<std::string> two{scratch.file("begin.jsonl", jsonl_of(begin)), scratch.file("end.jsonl", jsonl_of(end))};
+  for (const bool of_two_files : {false, true}) {
+    if (of_two_files) options.path.clear(), options.sources = two;
+    choose({numbers.begin(), numbers.end()});
+    for (const Packing packing : {Packing::stream, Packing::separate, Packing::documents, Packing::none, Packing::sequences}) {
+      options.packing = packing;
+      DataOptions chosen = options, exported = options;
+      chosen.subset = scratch / "kept";
+      exported.path = scratch / "export.jsonl";
+      exported.sources.clear();
+      for (const std::string& cache : {std::string(), (scratch / "cache").string()}) {
+        const OpenedData a = open_data(chosen, {.cache_folder = cache}, log), b = open_data(exported, {.cache_folder = cache}, log);
+        EXPECT_EQ(samples_of(*a.samples, a.samples->training()), samples_of(*b.samples, b.samples->training()))
+            << static_cast<int>(packing) << (of_two_files ? ", two files" : "");
+      }
     }
   }
 }

@@ -86,9 +86,8 @@ void append_documents(const TokenStream& of, const std::vector<int64_t>& documen
   }
 }
 
-std::unique_ptr<TokenSamples> make_subset_samples(Packing packing, std::shared_ptr<const TokenStream> stream, ChosenDocuments chosen,
-                                                  const SampleOptions& options, const std::string& origin, const CopyDocuments& copy,
-                                                  int64_t& left_out) {
+std::unique_ptr<TokenSamples> whole_samples(Packing packing, std::shared_ptr<const TokenStream> stream, ChosenDocuments& chosen,
+                                            const SampleOptions& options, const std::string& origin, int64_t& left_out) {
   auto whole = make_samples(packing, stream, options, origin);
   const int64_t end = first_held_out_token(packing, *stream, *whole, options, origin);
   const auto is_free = [&](int64_t document) { return stream->document_begin(document + 1) <= end; };
@@ -96,13 +95,19 @@ std::unique_ptr<TokenSamples> make_subset_samples(Packing packing, std::shared_p
   left_out += static_cast<int64_t>(chosen.documents.size() - free);
   chosen.documents.resize(free);
   if (!chosen.weights.empty()) chosen.weights.resize(free);
-  std::unique_ptr<TokenSamples> training;
-  if (!chosen.documents.empty()) {
+  return whole;
+}
+
+std::unique_ptr<TokenSamples> make_subset_samples(Packing packing, std::shared_ptr<const TokenStream> training, std::vector<float> weights,
+                                                  std::unique_ptr<TokenSamples> whole, const SampleOptions& options,
+                                                  const std::string& origin) {
+  std::unique_ptr<TokenSamples> samples;
+  if (training) {
     SampleOptions all = options;
     all.held_out_fraction = 0;
-    training = make_samples(packing, copy(*stream, chosen.documents), all, origin + ", of which data.subset chose documents");
+    samples = make_samples(packing, std::move(training), all, origin + ", of which data.subset chose documents");
   }
-  return std::make_unique<SubsetSamples>(std::move(training), std::move(whole), std::move(chosen.weights));
+  return std::make_unique<SubsetSamples>(std::move(samples), std::move(whole), std::move(weights));
 }
 
 }  // namespace cairn::data

@@ -19,6 +19,7 @@
 #include <span>
 #include <utility>
 
+#include <ATen/core/IListRef.h>
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_mul.h>
 

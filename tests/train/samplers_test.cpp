@@ -218,8 +218,7 @@ TEST(Samplers, SayWhatAnEpochHas) {
   std::vector<double> kept = numbers_of(scratch / "run", "sampler_kept_share");
   ASSERT_EQ(kept.size(), 4u);
   EXPECT_NEAR(kept[0], 0.9, 0.04);
-  EXPECT_LT(kept[1], 0.9);
-  EXPECT_NEAR(kept[3], 0.9, 0.04);
+  for (const size_t windowed : {1, 2, 3}) EXPECT_LT(kept[windowed], 0.86);
   EXPECT_EQ(numbers_of(scratch / "run", "sampler_window_first"), (std::vector<double>{1, 2, 0}));
   EXPECT_EQ(numbers_of(scratch / "run", "sampler_group_4_size").size(), 3u);
   EXPECT_EQ(numbers_of(scratch / "run", "sampler_seconds").size(), 4u);
@@ -274,7 +273,7 @@ TEST(Samplers, FollowSkippedStepsAndRollbacks) {
 
 TEST(Samplers, EndTheRunWhereRanksWouldDrawDifferentSamples) {
   const harness::Run ended = harness::on_ranks(2, {.expect_errors = true}, [&](comm::World& world) {
-    const std::unique_ptr<Job> job = build(world, points_recipe({"data.sampler=seta"}), {}, {});
+    const std::unique_ptr<Job> job = build(world, points_recipe({"data.sampler=seta", "sampler.flush_steps=1"}), {}, {});
     for (int64_t step = 1; step <= 31; ++step) {
       if (step == 30 && world.rank() == 1) job->sampler->feedback({{5, 6, 7}, {100, 200, 300}});
       take_step(*job);

@@ -215,6 +215,9 @@ void check_placements(const Settings& settings, const model::Model& model, const
     if (settings.model.parscale.streams > 1)
       base::fail_input("plan.place: {} computes {} streams, which blocks on DTensors do not. Leave the placement out.",
                        model.blocks()[b]->card().name, settings.model.parscale.streams);
+    if (settings.model.supernet.any())
+      base::fail_input("plan.place: {} leaves out no channels, as subnets of a supernet do. Leave the placement out.",
+                       model.blocks()[b]->card().name);
     const std::string what =
         fmt::format("the placement of the parameters of {}, which no block has by itself", model.blocks()[b]->card().name);
     return refuse_limits(what, kLimits, used_features(settings, plan));

@@ -24,6 +24,8 @@ std::vector<MethodRecipe> method_recipes(const ProofOptions& options, base::Log&
   all.push_back(of("MoSA", {"model.adapter.kind=mosa", "model.adapter.rank=8", "model.adapter.dropout=0.1"}));
   all.push_back(of("SST", {"model.spectral.rank=6", "model.spectral.iteration_steps=3", "model.spectral.round_iterations=2",
                            "model.spectral.warmup_steps=1"}));
+  all.push_back(of("DepS", {"supernet.depth=[3, 4]", "supernet.mlp=[16, 32, 64]", "supernet.shrink_at=0.5", "supernet.ramp=0.25"}));
+  all.back().moves_whole_model = true;
   return all;
 }
 

@@ -22,6 +22,8 @@ void prove_mos(const ProofOptions&, Findings&, base::Log&);
 void prove_sst(const ProofOptions&, Findings&, base::Log&);
 void prove_sst_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_perp(const ProofOptions&, Findings&, base::Log&);
+void prove_deps(const ProofOptions&, Findings&, base::Log&);
+void prove_deps_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_s3t(const ProofOptions&, Findings&, base::Log&);
 void prove_s3t_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_mosa(const ProofOptions&, Findings&, base::Log&);
@@ -103,6 +105,8 @@ const std::vector<Proof>& proofs() {
        prove_s3t_on_gpu},
       {"mosa", "Adapters in random modules that take turns in training, merged into one ordinary adapter.", prove_mosa,
        prove_mosa_on_gpu},
+      {"deps", "Networks of many sizes in one, whose training begins with the whole network and shrinks late and gently.", prove_deps,
+       prove_deps_on_gpu},
       {"perp", "Pruned models repaired by a sliver of their parameters: masks that merging keeps, layer by layer in little memory.",
        prove_perp},
       {"s2-attention", "A window and its own strided blocks for each head: less time, a smaller KV cache, the whole context seen",

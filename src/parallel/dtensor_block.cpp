@@ -211,6 +211,7 @@ class DTensorModel final : public model::Model {
   model::Buffers make_buffers(const at::TensorOptions& options) const override { return own_->make_buffers(options); }
   bool supports_batched_decoding() const override { return own_->supports_batched_decoding(); }
   std::string config_json() const override { return own_->config_json(); }
+  int64_t positions() const override { return own_->positions(); }
 
  private:
   std::vector<PlacedParameter> parameters_of(const model::Block& block, const Plan& plan) const {

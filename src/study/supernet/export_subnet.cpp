@@ -12,6 +12,7 @@
 #include "kernels/aten.h"
 #include "model/classifier/batch_norm.h"
 #include "model/decoder/decoder.h"
+#include "model/needs.h"
 #include "model/supernet/extract.h"
 #include "model/vision/conv_config.h"
 #include "snapshot/pretrained.h"
@@ -86,7 +87,7 @@ std::string export_conv_net(comm::World& world, const SupernetRun& from, const s
 std::string export_subnet(comm::World& world, const SupernetRun& from, const std::string& subnet, const std::string& out,
                           const std::string& dtype, base::Log& log) {
   const train::Settings settings = supernet_settings(from);
-  if (settings.model.kind == "cnn") return export_conv_net(world, from, subnet, out, dtype);
+  if (model::needs_of(settings.model.kind).running_statistics) return export_conv_net(world, from, subnet, out, dtype);
   return export_transformer(from, settings.model.supernet, subnet, out, dtype, log);
 }
 

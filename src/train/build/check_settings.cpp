@@ -146,8 +146,8 @@ void check_frozen_cache(const Settings& settings) {
   const std::string key = fmt::format("train.cache_frozen_bytes = {}", bytes);
   if (!settings.data.needs().is_text())
     base::fail_input("{}: samples of data.kind = {} are not kept. Leave it out.", key, settings.data.kind);
-  if (settings.train.method != TrainOptions{}.method)
-    base::fail_input("{}: train.method = {} makes its passes in its own way. Leave it out.", key, settings.train.method);
+  if (const std::string& method = step_method(settings).name; method != TrainOptions{}.method)
+    base::fail_input("{}: steps of {} make passes in their own way. Leave it out.", key, method);
   if (settings.model.parscale.streams > 1)
     base::fail_input("{}: model.parscale.streams = {}: a sample has several streams. Leave it out.", key, settings.model.parscale.streams);
 }
@@ -215,6 +215,9 @@ void check_placements(const Settings& settings, const model::Model& model, const
     if (settings.model.parscale.streams > 1)
       base::fail_input("plan.place: {} computes {} streams, which blocks on DTensors do not. Leave the placement out.",
                        model.blocks()[b]->card().name, settings.model.parscale.streams);
+    if (settings.model.supernet.any())
+      base::fail_input("plan.place: {} leaves out no channels, as subnets of a supernet do. Leave the placement out.",
+                       model.blocks()[b]->card().name);
     const std::string what =
         fmt::format("the placement of the parameters of {}, which no block has by itself", model.blocks()[b]->card().name);
     return refuse_limits(what, kLimits, used_features(settings, plan));

@@ -29,6 +29,7 @@ struct SelectionMethod {
   bool queries = false;  // target examples
   bool scores = false;   // a column of scores
   bool groups = false;   // a label or a source of each document
+  bool misled_by_duplicates = false;
 };
 const SelectionMethod& selection_method(const std::string& name);  // refuses an unknown name
 std::vector<std::string> selection_methods();

@@ -121,6 +121,10 @@ class Selection {
     if (!a_.by.empty()) given.scores = among(inputs_.column(a_.by), given.ids);
     result_ = evaluate::select_documents(selection_options(a_, keep), given, &world_.everyone(), inputs_.progress());
     inputs_.end_progress();
+    for (const std::string& warning : inputs_.warnings()) result_.warnings.push_back(warning);
+    if (method.misled_by_duplicates && a_.from.empty())
+      result_.warnings.push_back(fmt::format(
+          "duplicates mislead select {}. Drop them first with `cairn select dedup --out FILE`, then choose --from FILE.", a_.method));
     data::DocumentSubset subset = subset_of_result();
     if (!a_.weights.empty()) {
       subset.weights = among(inputs_.column(a_.weights), subset.ids);
@@ -213,8 +217,7 @@ class Selection {
     terminal_.line(fmt::format("{}: kept {} of {} documents{}, hash {}", a_.out, subset.ids.size(), inputs_.candidates().size(),
                                a_.from.empty() ? "" : " of " + a_.from, data::hash_text(subset.hash())));
     for (const std::string& warning : result_.warnings) terminal_.line("warning: " + warning);
-    for (const auto& [name, value] : result_.figures.items())
-      if (name != "cluster_table") terminal_.line(base::printable(fmt::format("  {}: {}", name, base::compact(value).substr(0, 400))));
+    for (const auto& [name, value] : figure_lines(result_.figures)) terminal_.line(base::printable(fmt::format("  {}: {}", name, value)));
     if (inputs_.pool().sources() > 1 || !group_names_.empty())
       for (const SelectionReport::Share& one : shares(subset))
         terminal_.line(base::printable(fmt::format("  {}: {} of {}", one.name, one.kept, one.pool)));

@@ -28,11 +28,18 @@ namespace {
 
 constexpr int64_t kDocumentsAtOnce = 512;  // that are embedded between two writes
 constexpr int64_t kScoreBatch = 8;
+constexpr int64_t kLongShare = 20;  // of documents that are cut: a twentieth is worth a warning
 constexpr uint64_t kSelectVersion = 1;
 
 std::string data_cache_folder() {
   const std::filesystem::path cache = cache_folder();
   return cache.empty() ? std::string() : (cache / "data").string();
+}
+
+// "alpaca.jsonl" of "data.sources[0] = alpaca.jsonl": the user wrote --data.
+std::string file_of_origin(const std::string& origin) {
+  const size_t at = origin.find(" = ");
+  return at == std::string::npos ? origin : origin.substr(at + 3);
 }
 
 uint64_t hash_of_document(const data::Pool& pool, int64_t document) {
@@ -200,7 +207,7 @@ std::vector<float> SelectInputs::computed_column(const std::string& name) {
 std::vector<int32_t> SelectInputs::groups(std::vector<std::string>& names) {
   std::vector<int32_t> groups;
   if (a_.label.empty()) {
-    for (int64_t source = 0; source < pool_->sources(); ++source) names.push_back(pool_->origin(source));
+    for (int64_t source = 0; source < pool_->sources(); ++source) names.push_back(file_of_origin(pool_->origin(source)));
     for (const int64_t document : candidates_) groups.push_back(static_cast<int32_t>(pool_->source_of(document)));
     return groups;
   }
@@ -259,18 +266,33 @@ std::unique_ptr<data::RowSource> SelectInputs::vectors() {
   const mesh::Mesh& mesh = embedding_model().mesh();
   const auto replicas = static_cast<size_t>(mesh.extent("dp")), replica = static_cast<size_t>(mesh.coordinate(world_.rank(), "dp"));
   const evaluate::OnSelectionProgress shown = progress();
-  for (size_t i = replica; i < missing.size(); i += replicas) {
-    make_shard(index, missing[i]);
-    if (shown) shown("embeddings", static_cast<int64_t>(i + 1), static_cast<int64_t>(missing.size()));
-  }
+  int64_t done = 0, of = 0;  // documents of this replica
+  for (size_t i = replica; i < missing.size(); i += replicas) of += index.shards()[missing[i]].count;
+  for (size_t i = replica; i < missing.size(); i += replicas)
+    make_shard(index, missing[i], [&](int64_t documents) {
+      done += documents;
+      if (shown) shown("vectors of documents", done, of);
+    });
   embedding_model().encoder().finish();
   all.set_deadline(std::chrono::hours(24));  // replicas end at different times
   all.barrier("embeddings").wait();
+  warn_of_long_documents();
   return index.open();
 }
 
+void SelectInputs::warn_of_long_documents() {
+  const evaluate::EmbedOptions options = embed_options();
+  if (options.text != evaluate::EmbeddedText::conversation) return;
+  int64_t longer = 0;
+  for (const int64_t document : candidates_) longer += pool_->tokens_in(document) > options.max_tokens;
+  if (longer * kLongShare <= std::ssize(candidates_)) return;
+  warnings_.push_back(fmt::format("{} of {} documents are longer than {} tokens ({}), and the rest of them is not read", longer,
+                                  candidates_.size(), options.max_tokens,
+                                  options.max_tokens < a_.max_tokens ? "all that the model knows" : "--max-tokens"));
+}
+
 // All ranks of a replica embed; the first that has the vectors writes them, and says how many rows are there already.
-void SelectInputs::make_shard(const data::EmbeddingIndex& index, size_t shard) {
+void SelectInputs::make_shard(const data::EmbeddingIndex& index, size_t shard, const std::function<void(int64_t documents)>& done_more) {
   EmbeddingModel& model = embedding_model();
   const bool writes = model.encoder().is_first_with_vectors();
   std::optional<data::EmbeddingIndex::Writer> writer;
@@ -280,11 +302,13 @@ void SelectInputs::make_shard(const data::EmbeddingIndex& index, size_t shard) {
   replica.all_reduce({&done, 1, comm::Dtype::i64}, comm::Reduce::max, {comm::Purpose::control, "embedded rows"}).wait_host();
   const auto& [first, count] = index.shards()[shard];
   const evaluate::EmbedOptions options = embed_options();
+  if (done > 0) done_more(done);
   for (int64_t some = 0; done < count; done += some) {
     some = std::min(kDocumentsAtOnce, count - done);
     const at::Tensor rows = evaluate::embed_documents(*pool_, first + done, some, options, model.device(),
                                                       [&](const mesh::Batch& batch) { return model.encode(batch); });
     if (writes) writer->append(rows);
+    done_more(some);
   }
   if (writes) writer->finish();
 }

@@ -49,6 +49,9 @@ class SelectInputs {
   // The target examples, and which candidates are one of them.
   std::vector<data::TargetTask> tasks(std::vector<bool>& excluded);
 
+  // What the user should know of all this: "120 of 200 documents are longer than 96 tokens".
+  const std::vector<std::string>& warnings() const { return warnings_; }
+
   evaluate::OnSelectionProgress progress();
   void end_progress() { terminal_->end_live(); }
   base::Log& log() { return world_.log(); }
@@ -57,7 +60,8 @@ class SelectInputs {
   evaluate::EmbedOptions embed_options() const;
   EmbeddingModel& embedding_model();
   data::Pool open(const data::DataOptions& data);
-  void make_shard(const data::EmbeddingIndex& index, size_t shard);
+  void make_shard(const data::EmbeddingIndex& index, size_t shard, const std::function<void(int64_t documents)>& done_more);
+  void warn_of_long_documents();
   std::vector<float> computed_column(const std::string& name);
   std::string text_identity() const;
 
@@ -72,6 +76,7 @@ class SelectInputs {
   std::unique_ptr<data::Pool> pool_;
   std::vector<int64_t> candidates_;
   uint64_t input_ = 0;
+  std::vector<std::string> warnings_;
   std::unique_ptr<EmbeddingModel> model_;
 };
 

@@ -50,18 +50,39 @@ const base::OrderedJson* cluster_rows(const SelectionReport& report, size_t colu
   return &(*table)["rows"];
 }
 
-// The method's figures without long tables, as lines "name: value".
-std::vector<std::pair<std::string, std::string>> short_figures(const base::OrderedJson& figures) {
-  std::vector<std::pair<std::string, std::string>> lines;
-  for (const auto& [name, value] : figures.items()) {
-    if (name == "cluster_table") continue;
-    std::string text = base::compact(value);
-    if (text.size() > kTextShown) text = text.substr(0, kTextShown) + " …";
-    std::string label = name;
-    std::ranges::replace(label, '_', ' ');
-    lines.emplace_back(label, text);
+std::string number_text(const base::OrderedJson& value) {
+  return value.is_number_float() ? fmt::format("{:.4g}", value.get<double>()) : base::compact(value);
+}
+
+bool holds_numbers(const base::OrderedJson& value) {
+  return !value.empty() && std::ranges::all_of(value, [](const base::OrderedJson& one) { return one.is_number(); });
+}
+
+// "min 0.1, median 0.2, max 0.3"; "16 to 17 each, 30 of them"
+std::string value_text(const base::OrderedJson& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_object() && holds_numbers(value)) {
+    std::string text;
+    for (const auto& [name, one] : value.items()) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, number_text(one));
+    return text;
   }
-  return lines;
+  if (value.is_array() && holds_numbers(value)) {
+    const auto [least, most] = std::ranges::minmax_element(value, {}, [](const base::OrderedJson& one) { return one.get<double>(); });
+    return fmt::format("{} to {} each, {} of them", number_text(*least), number_text(*most), value.size());
+  }
+  if (value.is_number()) return number_text(value);
+  const std::string text = base::compact(value);
+  return text.size() > kTextShown ? text.substr(0, kTextShown) + " …" : text;
+}
+
+void add_lines(const std::string& label, const base::OrderedJson& value, std::vector<std::pair<std::string, std::string>>& lines) {
+  const bool is_quantiles = value.is_object() && value.contains("median");
+  if (!value.is_object() || is_quantiles) return lines.emplace_back(label, value_text(value)), void();
+  for (const auto& [name, one] : value.items()) {
+    std::string word = name;
+    if (!one.is_object() || one.contains("median")) std::ranges::replace(word, '_', ' ');  // (others are names that the user gave)
+    add_lines(label.empty() ? word : label + ", " + word, one, lines);
+  }
 }
 
 std::string shown_text(const SelectionReport::Example& example) {
@@ -87,7 +108,7 @@ std::string html_page(const SelectionReport& report) {
     html += fmt::format("<h2>{}</h2>\n{}", train::html_escaped(report.score_name), drawn);
   if (const std::string drawn = draw_shares(report); !drawn.empty()) html += "<h2>Shares of the pool and of the selection</h2>\n" + drawn;
   if (const std::string drawn = draw_clusters(report); !drawn.empty()) html += "<h2>Clusters</h2>\n" + drawn;
-  if (const auto lines = short_figures(report.figures); !lines.empty()) html += "<h2>Figures</h2>\n" + html_rows(lines);
+  if (const auto lines = figure_lines(report.figures); !lines.empty()) html += "<h2>Figures</h2>\n" + html_rows(lines);
   for (const bool kept : {true, false}) {
     html += fmt::format("<h2>Documents {}</h2>\n", kept ? "kept" : "dropped");
     for (const auto& one : report.examples)
@@ -102,7 +123,7 @@ std::string html_page(const SelectionReport& report) {
 std::string markdown_page(const SelectionReport& report) {
   std::string page = fmt::format("# Selection\n\n`{}`\n\n| | |\n|---|---|\n", report.command);
   for (const auto& [name, value] : report.facts) page += fmt::format("| {} | {} |\n", name, value);
-  for (const auto& [name, value] : short_figures(report.figures)) page += fmt::format("| {} | `{}` |\n", name, value);
+  for (const auto& [name, value] : figure_lines(report.figures)) page += fmt::format("| {} | `{}` |\n", name, value);
   page += "\n";
   for (const std::string& warning : report.warnings) page += fmt::format("**Warning.** {}\n\n", warning);
   if (!report.kept_scores.empty()) page += fmt::format("![{}](scores.svg)\n\n", report.score_name);
@@ -114,6 +135,17 @@ std::string markdown_page(const SelectionReport& report) {
 }
 
 }  // namespace
+
+std::vector<std::pair<std::string, std::string>> figure_lines(const base::OrderedJson& figures) {
+  std::vector<std::pair<std::string, std::string>> lines;
+  for (const auto& [name, value] : figures.items()) {
+    if (name == "cluster_table") continue;
+    std::string label = name;
+    std::ranges::replace(label, '_', ' ');
+    add_lines(name == "tasks" ? "" : label, value, lines);
+  }
+  return lines;
+}
 
 std::string draw_score_histogram(const SelectionReport& report) {
   if (report.kept_scores.empty() && report.dropped_scores.empty()) return {};
@@ -148,7 +180,7 @@ std::string draw_shares(const SelectionReport& report) {
   for (const auto& one : report.shares) pool += one.pool, kept += one.kept;
   std::string drawn = bar(kNames, 4, 10, 10, kDropped) + words(kNames + 14, 13, "of the pool") + bar(kNames + 100, 4, 10, 10, kKept) +
                       words(kNames + 114, 13, "of the selection");
-  const double room = kWidth - kNames - 70;
+  const double room = kWidth - kNames - 120;
   double y = 24;
   for (const auto& one : report.shares) {
     const double before = pool > 0 ? static_cast<double>(one.pool) / static_cast<double>(pool) : 0,

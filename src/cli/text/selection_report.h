@@ -31,6 +31,9 @@ struct SelectionReport {
   std::vector<std::string> warnings = {};
 };
 
+// The figures of a method as lines of a label and a value, without the table of clusters.
+std::vector<std::pair<std::string, std::string>> figure_lines(const base::OrderedJson& figures);
+
 // Bars of both kinds over the scores.
 std::string draw_score_histogram(const SelectionReport& report);
 // For each source its share of the pool and of what was kept.

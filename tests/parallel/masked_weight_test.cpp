@@ -219,7 +219,8 @@ TEST(MaskedWeight, TrainsItsFactorsByDefault) {
   int64_t adapters = 0;
   for (const Parameter& one : model->parameters()) adapters += one.role == Parameter::Role::adapter ? one.elements() : 0;
   int64_t expected = 0;
-  for (const Parameter& one : make_decoder(shape)->parameters())
+  const auto decoder = make_decoder(shape);
+  for (const Parameter& one : decoder->parameters())
     if (one.is_hidden_matrix() && one.name.find("k_proj") == std::string::npos) expected += 3 * (one.shape[0] + one.shape[1]);
   EXPECT_EQ(adapters, expected);
 }

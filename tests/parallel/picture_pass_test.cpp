@@ -225,7 +225,8 @@ DecoderShape elastic_shape_of(const std::string& family) {
 std::unique_ptr<Model> elastic_decoder(const std::string& family, int64_t layers = 3) {
   const DecoderShape shape = elastic_shape_of(family);
   std::vector<std::string> prefixes;
-  for (const ElasticLayer& layer : make_decoder(shape)->elastic().layers) prefixes.push_back(layer.tensors);
+  const auto decoder = make_decoder(shape);
+  for (const ElasticLayer& layer : decoder->elastic().layers) prefixes.push_back(layer.tensors);
   EXPECT_EQ(std::ssize(prefixes), layers);
   return make_decoder(shape, {}, make_sliced_rule(prefixes, {4, 8, 16}));
 }
@@ -331,7 +332,8 @@ TEST(ElasticDecoder, GivesTheSameGradientsAlongTp) {
   DecoderShape shape = elastic_shape_of("llama");
   shape.heads = shape.kv_heads = 4, shape.head_dim = 3 + 1, shape.embed = 16;
   std::vector<std::string> prefixes;
-  for (const ElasticLayer& layer : make_decoder(shape)->elastic().layers) prefixes.push_back(layer.tensors);
+  const auto decoder = make_decoder(shape);
+  for (const ElasticLayer& layer : decoder->elastic().layers) prefixes.push_back(layer.tensors);
   const auto model = make_decoder(shape, {}, make_sliced_rule(prefixes, {4, 8, 16}));
   for (const int64_t width : {4, 8, 16}) {
     const Subnet subnet{.depth = {2}, .width = {width, width, width}};

@@ -90,7 +90,7 @@ void write_cube_points(const std::filesystem::path& folder, uint64_t seed, int64
 }
 
 base::Recipe cube_recipe(const ProofOptions& options, const std::filesystem::path& folder, const Assignments& sets) {
-  base::Recipe recipe = base::Recipe::parse(std::string(kSupernetTraining) + R"(
+  base::Recipe recipe = base::Recipe::parse(fmt::format("{}{}", kSupernetTraining, R"(
     [images]
     size = 1
     channels = 9
@@ -102,7 +102,7 @@ base::Recipe cube_recipe(const ProofOptions& options, const std::filesystem::pat
     [supernet]
     depth = [1, 2, 3]
     expand = [1, 2, 4]
-  )",
+  )"),
                                             "proof");
   recipe.set("data.path", folder.string(), "proof");
   recipe.set("train.seed", static_cast<int64_t>(options.seed), "--seed");
@@ -110,7 +110,7 @@ base::Recipe cube_recipe(const ProofOptions& options, const std::filesystem::pat
 }
 
 base::Recipe small_pictures(const ProofOptions& options, const Assignments& sets) {
-  base::Recipe recipe = base::Recipe::parse(std::string(kSupernetTraining) + R"(
+  base::Recipe recipe = base::Recipe::parse(fmt::format("{}{}", kSupernetTraining, R"(
     [images]
     size = 16
     count = 4000
@@ -122,7 +122,7 @@ base::Recipe small_pictures(const ProofOptions& options, const Assignments& sets
     [supernet]
     depth = [1, 2, 3]
     expand = [1, 2, 4]
-  )",
+  )"),
                                             "proof");
   recipe.set("train.seed", static_cast<int64_t>(options.seed), "--seed");
   recipe.set("train.steps=24", "proof");

@@ -108,7 +108,8 @@ std::vector<std::vector<int64_t>> layers_of_stages(const UnlearnOptions& o, int6
 std::map<int64_t, std::vector<std::string>> adapters_by_layer(const model::DecoderShape& shape, const model::AdapterShape& adapter) {
   const std::string before = model::family(shape.family).names.layers + ".";
   std::map<int64_t, std::vector<std::string>> found;
-  for (const model::Parameter& one : model::make_decoder(shape, adapter)->parameters()) {
+  const auto decoder = model::make_decoder(shape, adapter);
+  for (const model::Parameter& one : decoder->parameters()) {
     if (one.role != model::Parameter::Role::adapter) continue;
     int64_t layer = -1;
     // The whole number of the layer: names with the same beginning (layers.1, layers.10) are of different stages.

@@ -14,6 +14,7 @@
 #include "data/corpus/data_cache.h"
 #include "data/corpus/record.h"
 #include "data/corpus/source_tokens.h"
+#include "data/images/image_dataset.h"
 #include "data/retrieval/dataset.h"
 #include "data/samples/preference_dataset.h"
 #include "data/samples/rollout_dataset.h"
@@ -269,6 +270,7 @@ void check_data(const DataOptions& data) {
   check_subset_keys(data);
   if (data.needs().table) read_table(data);
   if (data.needs().clips) check_clips(data);
+  if (data.needs().images) image_outline(data);
   if (!data.needs().tokens) return;
   if (data.needs().rollouts) return check_rollouts(data);
   if (data.needs().retrieval) return check_retrieval(data);

@@ -32,8 +32,9 @@ void add_order(std::map<std::string, Artifact>& all, int64_t shard, const Order&
 
 std::map<std::string, Artifact> whole_store() {
   std::map<std::string, Artifact> all;
+  const StoreSpec made = spec();
   for (const int64_t shard : {0, 1})
-    for (const Order& order : spec().orders[0]) add_order(all, shard, order, 3);
+    for (const Order& order : made.orders[0]) add_order(all, shard, order, 3);
   return all;
 }
 

@@ -27,7 +27,7 @@ inline const std::filesystem::path& small_base() {
   static const std::filesystem::path folder = [] {
     base::Recipe recipe = base::Recipe::parse(R"(
       model = {layers = 4, embed = 16, heads = 2, kv_heads = 1, mlp = 24}
-      data = {length = 16, stories_bytes = 4000, tokenizer = "bytes"}
+      data = {length = 64, stories_bytes = 4000, tokenizer = "bytes"}
       train = {steps = 2, global_batch = 3}
       log = {tensorboard = false, trace = false, samples = 0}
       eval = {every = 0}

@@ -72,7 +72,7 @@ TEST(UnlearnStore, ArtifactsAreWrittenOnceAndReadBack) {
   Artifact made{.name = {.shard = 0, .slices = {1, 0}, .excluded = 2}, .parent = "s0-1-w1", .parent_checksum = 7, .base_checksum = 0xab};
   made.shape = {.rank = 2, .alpha = 8, .by_root = true}, made.seed = 5, made.records = 3, made.loss = 1.25;
   const mesh::NamedTensors tensors{{"model.layers.0.x.lora_A.weight", at::full({2, 3}, 1.5)},
-                                   {"model.layers.0.x.lora_B.weight", at::full({4, 2}, 2)}};
+                                   {"model.layers.0.x.lora_B.weight", at::full({4, 2}, 2.0)}};
   EXPECT_TRUE(write_artifact(store, made, tensors, base::real_disk()));
   EXPECT_FALSE(write_artifact(store, made, tensors, base::real_disk()));
   const Artifact read = read_artifact(store, "s0-1.0-w2");

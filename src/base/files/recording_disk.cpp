@@ -124,7 +124,8 @@ int RecordingDisk::remove(const fs::path& path) const {
 int RecordingDisk::sync_folder(const fs::path& folder) const {
   if (lies_) return 0;
   const std::scoped_lock lock(mutex_);
-  add({.kind = Kind::sync_folder, .name = name_of(folder)});
+  const std::string name = name_of(folder);
+  add({.kind = Kind::sync_folder, .name = name == "." ? "" : name});  // as folder_of says of names at the root
   return 0;
 }
 

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <numeric>
+#include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -173,7 +174,7 @@ void exactness(const ProofOptions& options, Findings& findings) {
   const auto learner = make_logistic_learner(rows, 1);
   const auto trained = make_utility({.learner = *learner, .rows = range(kPoints, kMeasured), .labels = rows.labels, .classes = 2});
   const KnownUtility utility(*trained);
-  const Game game{.players = one_each(kPoints), .utility = utility, .seed = options.seed};
+  const PlayerValues game{.players = one_each(kPoints), .utility = utility, .seed = options.seed};
   const std::vector<double> exact = exact_values(subset_values(game, 0, 1 << kPoints), kPoints);
   const double whole = game.value(game.all()) - game.utility.empty();
   RunningValues running(kPoints);
@@ -208,8 +209,10 @@ void axioms(const ProofOptions& options, Findings& findings) {
   const KnownUtility v1(*accuracy), v2(*neg_loss);
   const SumOf both(v1, v2);
   const Without null(v1, 4);
-  const auto game_of = [&](const Utility& utility) { return Game{.players = one_each(kPoints), .utility = utility, .seed = options.seed}; };
-  const Game g1 = game_of(v1), g2 = game_of(v2), sum = game_of(both), lacking = game_of(null);
+  const auto game_of = [&](const Utility& utility) {
+    return PlayerValues{.players = one_each(kPoints), .utility = utility, .seed = options.seed};
+  };
+  const PlayerValues g1 = game_of(v1), g2 = game_of(v2), sum = game_of(both), lacking = game_of(null);
   double difference = 0, squares = 0, apart = 0, of_null = 0;
   for (int64_t t = 0; t < kPermutations; ++t) {
     const std::vector<double> a = permutation_row(g1, t), b = permutation_row(g2, t), c = permutation_row(sum, t),
@@ -316,7 +319,7 @@ void processes(const ProofOptions& options, Findings& findings, base::Log& log) 
   const int64_t half = 100 * (80 + 3 + 3) * 8;
   while (base::seconds(clock.now()) < 60 &&
          !(std::filesystem::exists(rows, error) && static_cast<int64_t>(std::filesystem::file_size(rows, error)) > half))
-    ::usleep(2000);
+    ::poll(nullptr, 0, 2);
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
   const auto left = static_cast<double>(std::filesystem::file_size(rows, error)) / ((80 + 3 + 3) * 8);

@@ -17,15 +17,15 @@ constexpr size_t kNamedDocuments = 10;
 
 // What one document's score is computed from: the mean loss of some tokens, or a ratio of two of them.
 struct ScoredDocument {
-  size_t whole = 0;           // its row
-  std::vector<bool> counted;  // of the scored tokens of that row
-  size_t alone = SIZE_MAX;    // the row of its answer alone
+  size_t whole = 0;            // its row
+  std::vector<bool> has_loss;  // of the scored tokens of that row
+  size_t alone = SIZE_MAX;     // the row of its answer alone
 };
 
-double mean_loss(const std::vector<float>& losses, const std::vector<bool>& counted) {
+double mean_loss(const std::vector<float>& losses, const std::vector<bool>& has_loss) {
   double sum = 0, count = 0;
   for (size_t i = 0; i < losses.size(); ++i)
-    if (counted.empty() || counted[i]) sum += static_cast<double>(losses[i]), count += 1;
+    if (has_loss.empty() || has_loss[i]) sum += static_cast<double>(losses[i]), count += 1;
   return sum / count;
 }
 
@@ -43,13 +43,13 @@ class ScoresOfDocuments {
     pool_.read(document, max_tokens_, tokens, &targets);
     const auto first = static_cast<size_t>(std::ranges::find(targets, true) - targets.begin());
     if (first == tokens.size() || (ifd_ && first == 0)) return bad_.push_back(document);
-    ScoredDocument one{.whole = rows_.size(), .counted = {}};
+    ScoredDocument one{.whole = rows_.size(), .has_loss = {}};
     // A text begins after the prefix that the model knows; a conversation begins as its template writes it.
     ScoredTokens row{.tokens = first == 0 ? context_ : std::vector<int32_t>(), .first = 1};
     const size_t before = row.tokens.size();
     row.tokens.insert(row.tokens.end(), tokens.begin(), tokens.end());
     row.first = static_cast<int64_t>(std::max<size_t>(first + before, 1));
-    for (auto i = static_cast<size_t>(row.first); i < row.tokens.size(); ++i) one.counted.push_back(targets[i - before]);
+    for (auto i = static_cast<size_t>(row.first); i < row.tokens.size(); ++i) one.has_loss.push_back(targets[i - before]);
     rows_.push_back(std::move(row));
     if (ifd_) {
       one.alone = rows_.size();
@@ -65,7 +65,7 @@ class ScoresOfDocuments {
     for (const ScoredTokens& row : rows_) evaluated_.check(row.tokens);
     const std::vector<std::vector<float>> losses = token_losses(evaluated_, rows_, batch);
     for (const ScoredDocument& one : documents_) {
-      const double loss = mean_loss(losses[one.whole], one.counted);
+      const double loss = mean_loss(losses[one.whole], one.has_loss);
       into.push_back(static_cast<float>(ifd_ ? loss / mean_loss(losses[one.alone], {}) : std::exp(loss)));
     }
     rows_.clear();

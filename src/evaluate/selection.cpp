@@ -191,7 +191,7 @@ class Selecting {
     const auto number = static_cast<int64_t>(clusters.sizes.size());
     if (how.shares == data::ConceptShares::density && how.neighbours >= number - 1 && number > 1)
       result_.warnings.push_back(
-          fmt::format("{} clusters have {} others each: with {} neighbours their distances are alike. Use more clusters.", number,
+          fmt::format("{} clusters have {} others each: with {} neighbours their distances are the same. Use more clusters.", number,
                       number - 1, how.neighbours));
     const data::ConceptResult found = data::prune_concepts(inputs_.ids, clusters.labels, result_.scores, clusters.centroids, how);
     result_.kept = found.kept;

@@ -45,7 +45,7 @@ class SampleGradients final : public Gradients {
                   std::function<void(const at::Tensor&)> sum_terms = {});
 
   // Starts a pass over so many samples, on this device. Drops the results of the pass before. `row_weights` [rows]: what the rows of a
-  // sample count in inputs(); undefined: all alike.
+  // sample count in inputs(); undefined: all the same.
   void begin(int64_t samples, at::Device device, at::Tensor row_weights = {});
   const at::Tensor& projected() const { return projected_; }  // [samples, dim] fp32
   const at::Tensor& squares() const { return squares_; }      // [samples] fp32: squared norms

@@ -13,7 +13,7 @@ namespace cairn::optim {
 // Which trained parameters of a model the next updates change, and which of their elements. What is frozen stands still: its values, its
 // moments and its decay; and it counts its own updates, so that the bias corrections of Adam go on where they were.
 //
-// It holds all trained parameters of the model, with equal values on all ranks that step together: they decide alike. A plain value, which
+// It holds all trained parameters of the model, with equal values on all ranks that step together: they decide the same. A plain value, which
 // snapshots save. `updates` is always the number of updates of the run before the change.
 class ActiveSet {
  public:

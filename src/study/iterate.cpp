@@ -379,7 +379,7 @@ class Iterate {
   std::optional<StudySamples> data_;
   int64_t samples_ = 0;
   std::vector<int64_t> ids_;        // of all training samples
-  std::vector<double> quality_;     // of each; empty: all alike
+  std::vector<double> quality_;     // of each; empty: all the same
   std::vector<int64_t> reference_;  // the right class of each
   uint64_t identity_ = 0;
   IterateResult result_;

@@ -24,7 +24,7 @@ base::Schema<IterateOptions> iterate_schema() {
         base::one_of({"proportional", "equal"})},
        {"quality", &O::quality,
         "Numbers that samples of a cluster are drawn by: a column of a table (of data.ignore), or a score column of `cairn select`. Empty: "
-        "all alike."},
+        "all the same."},
        {"pick", &O::pick, "How: with probabilities in proportion to the quality, to its exponential, the highest, or around the median.",
         base::one_of({"weighted", "softmax", "top", "median"})},
        {"init", &O::init, "Weights of the clusters in the first round: uniform, or by size.", base::one_of({"uniform", "size"})},

@@ -10,7 +10,7 @@
 namespace cairn::study {
 
 // `count` of the positions `among`, without replacement: in proportion to the quality (weighted), to its exponential (softmax), the highest
-// (top) or the middle ones (median). Empty quality: all alike. Random numbers belong to `ids`. Ascending.
+// (top) or the middle ones (median). Empty quality: all the same. Random numbers belong to `ids`. Ascending.
 std::vector<int64_t> draw_members(const std::string& pick, std::span<const int64_t> among, std::span<const int64_t> ids,
                                   std::span<const double> quality, int64_t count, const base::Random& random);
 

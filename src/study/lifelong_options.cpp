@@ -23,7 +23,7 @@ base::Schema<LifelongOptions> lifelong_schema() {
        {"image", &O::image, "Score ig: the columns that hold the image. It compares losses without and with them."},
        {"within", &O::within, "Choice inside a cluster: ccs (across the range of scores), min, mid, or random.",
         base::one_of({"ccs", "min", "mid", "random"})},
-       {"prune_vectors", &O::prune_vectors, "What decides which samples are alike when the pool is pruned: hidden states, or gradients.",
+       {"prune_vectors", &O::prune_vectors, "What decides which samples are similar when the pool is pruned: hidden states, or gradients.",
         base::one_of({"hidden", "gradient"})},
        {"skills", &O::skills, "Tables: the column (of data.ignore) by which held-out rows are reported. Empty: by dataset."},
        {"device", &O::device, "Where the model is trained; cuda: by one rank.", base::one_of({"cpu", "cuda"})}}};

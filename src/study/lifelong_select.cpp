@@ -123,7 +123,7 @@ std::vector<float> nearest_earlier(const at::Tensor& rows) {
   return nearest;
 }
 
-std::vector<int64_t> least_alike(const at::Tensor& rows, std::span<const int32_t> labels, int64_t clusters, int64_t cap) {
+std::vector<int64_t> least_similarity(const at::Tensor& rows, std::span<const int32_t> labels, int64_t clusters, int64_t cap) {
   std::vector<std::vector<int64_t>> members(static_cast<size_t>(clusters));
   for (size_t i = 0; i < labels.size(); ++i) members[static_cast<size_t>(labels[i])].push_back(static_cast<int64_t>(i));
   std::vector<int64_t> sizes, kept;
@@ -135,8 +135,8 @@ std::vector<int64_t> least_alike(const at::Tensor& rows, std::span<const int32_t
     at::Tensor which = at::empty({sizes[c]}, at::kLong);
     std::copy(members[c].begin(), members[c].end(), which.data_ptr<int64_t>());
     const std::vector<float> nearest = nearest_earlier(unit.index_select(0, which));
-    std::vector<double> alike(nearest.begin(), nearest.end());
-    for (const int64_t place : places(ascending(alike), 0, static_cast<size_t>(quotas[c])))
+    std::vector<double> similarity(nearest.begin(), nearest.end());
+    for (const int64_t place : places(ascending(similarity), 0, static_cast<size_t>(quotas[c])))
       kept.push_back(members[c][static_cast<size_t>(place)]);
   }
   std::sort(kept.begin(), kept.end());

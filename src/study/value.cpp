@@ -81,9 +81,9 @@ class Run {
   }
 
  private:
-  Game game() const {
+  PlayerValues game() const {
     const ValueOptions& o = study_.options;
-    Game made{.players = study_.players, .utility = *study_.utility, .seed = study_.seed};
+    PlayerValues made{.players = study_.players, .utility = *study_.utility, .seed = study_.seed};
     made.full_mean = result_.full_mean;
     made.patience = o.patience;
     if (o.bootstrap)
@@ -131,7 +131,7 @@ class Run {
   void exact() {
     const size_t players = study_.players.size();
     const int64_t subsets = int64_t{1} << players;
-    const Game played = game();
+    const PlayerValues played = game();
     std::vector<double> values;
     WorkQueue work = queue();
     work.end = (subsets + kSubsetsAtOnce - 1) / kSubsetsAtOnce;
@@ -150,7 +150,7 @@ class Run {
   }
 
   void leave_one_out() {
-    const Game played = game();
+    const PlayerValues played = game();
     WorkQueue work = queue();
     work.end = static_cast<int64_t>(study_.players.size());
     work.compute = [&](int64_t unit) {
@@ -174,7 +174,7 @@ class Run {
     const bool gradient = o.method == "g";
     const int64_t block = gradient ? o.block : 1;
     const size_t width = study_.players.size() + kRowTail;
-    const Game played = game();
+    const PlayerValues played = game();
     if (gradient) {
       result_.learning_rate = o.learning_rate > 0 ? o.learning_rate : study_.gradient->best_learning_rate();
       result_.empty = study_.gradient->untrained(0, block);

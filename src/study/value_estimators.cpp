@@ -15,19 +15,19 @@ constexpr size_t kWindow = 100;
 
 }  // namespace
 
-std::vector<int64_t> Game::samples_of(const std::vector<size_t>& which) const {
+std::vector<int64_t> PlayerValues::samples_of(const std::vector<size_t>& which) const {
   std::vector<int64_t> samples;
   for (const size_t player : which) samples.insert(samples.end(), players[player].begin(), players[player].end());
   return samples;
 }
 
-std::vector<int64_t> Game::all() const {
+std::vector<int64_t> PlayerValues::all() const {
   std::vector<size_t> which(players.size());
   std::iota(which.begin(), which.end(), size_t{0});
   return samples_of(which);
 }
 
-double Game::value(const std::vector<int64_t>& samples) const {
+double PlayerValues::value(const std::vector<int64_t>& samples) const {
   return samples.empty() || !utility.covers(samples) ? utility.empty() : utility.value(samples);
 }
 
@@ -39,7 +39,7 @@ std::vector<size_t> order_of_players(uint64_t seed, int64_t t, size_t players) {
   return order;
 }
 
-std::vector<double> permutation_row(const Game& game, int64_t t) {
+std::vector<double> permutation_row(const PlayerValues& game, int64_t t) {
   const size_t n = game.players.size();
   std::vector<double> row(n + kRowTail);
   double before = game.utility.empty();
@@ -64,7 +64,7 @@ std::vector<double> permutation_row(const Game& game, int64_t t) {
   return row;
 }
 
-std::vector<double> subset_values(const Game& game, int64_t first, int64_t count) {
+std::vector<double> subset_values(const PlayerValues& game, int64_t first, int64_t count) {
   std::vector<double> values;
   for (int64_t bits = first; bits < first + count; ++bits) {
     std::vector<size_t> which;

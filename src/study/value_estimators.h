@@ -12,7 +12,7 @@
 
 namespace cairn::study {
 
-struct Game {
+struct PlayerValues {
   std::vector<std::vector<int64_t>> players;  // samples of each
   const Utility& utility;                     // borrowed
   uint64_t seed = 0;
@@ -30,11 +30,11 @@ struct Game {
 std::vector<size_t> order_of_players(uint64_t seed, int64_t t, size_t players);
 
 // One order. The result has a marginal for each player, then: trainings, the position at which it ended, V at its end.
-std::vector<double> permutation_row(const Game& game, int64_t t);
+std::vector<double> permutation_row(const PlayerValues& game, int64_t t);
 inline constexpr size_t kRowTail = 3;
 
 // V of the subsets with bits [first, first + count) of players.
-std::vector<double> subset_values(const Game& game, int64_t first, int64_t count);
+std::vector<double> subset_values(const PlayerValues& game, int64_t first, int64_t count);
 // The exact values from V of all 2^n subsets.
 std::vector<double> exact_values(const std::vector<double>& of_subsets, size_t players);
 

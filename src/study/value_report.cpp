@@ -33,11 +33,13 @@ Order by_value(const std::vector<double>& values, bool highest_first) {
   return order;
 }
 
-Game held_out_game(const ValueStudy& study) { return {.players = study.players, .utility = *study.held_out_utility, .seed = study.seed}; }
+PlayerValues held_out_game(const ValueStudy& study) {
+  return {.players = study.players, .utility = *study.held_out_utility, .seed = study.seed};
+}
 
 // The score on held-out samples after removing the first players of an order.
 ValueCurve removal_curve(const ValueStudy& study, const std::string& label, const Order& order) {
-  const Game game = held_out_game(study);
+  const PlayerValues game = held_out_game(study);
   ValueCurve curve{.plot = "removal", .label = label};
   size_t before = order.size();
   for (int i = 0; i < kShares; ++i) {
@@ -51,7 +53,7 @@ ValueCurve removal_curve(const ValueStudy& study, const std::string& label, cons
 }
 
 std::vector<double> leave_one_out_values(const ValueStudy& study) {
-  const Game game{.players = study.players, .utility = *study.utility, .seed = study.seed};
+  const PlayerValues game{.players = study.players, .utility = *study.utility, .seed = study.seed};
   const double full = game.value(game.all());
   std::vector<double> values;
   for (size_t i = 0; i < study.players.size(); ++i) {
@@ -135,7 +137,7 @@ Order rank_candidates(const ValueStudy& study, const std::vector<double>& values
 
 // The score with the first candidates of an order added to all players.
 ValueCurve acquisition_curve(const ValueStudy& study, const std::string& label, const Order& order) {
-  const Game game = held_out_game(study);
+  const PlayerValues game = held_out_game(study);
   ValueCurve curve{.plot = "acquisition", .label = label};
   for (int i = 0; i <= kShares; ++i) {
     std::vector<int64_t> samples = game.all();

@@ -128,7 +128,7 @@ void check_method(const ValueStudy& study, const train::Settings& settings) {
   if (!table) base::fail_input("study.method = g: steps through classifiers on tables. Use tmc or exact.");
   if (settings.model.batch_norm)
     base::fail_input("study.method = g: model.batch_norm = true needs more than one sample in a step. Leave it out, or use tmc.");
-  if (o.learner == "recipe" && (settings.model.kind != "classifier" || settings.model.hidden.empty()))
+  if (o.learner == "recipe" && (settings.model.hidden.empty()))
     base::fail_input(
         "study.method = g: knows classifiers of dense layers. Set model.kind = \"classifier\" and model.hidden, or study.learner = "
         "logistic.");

@@ -92,6 +92,32 @@ void check_rate_of_shapes(const Settings& s, const base::Recipe& recipe) {
         s.optim.kind, s.data.sampler);
 }
 
+// Streams, pattern and wiring are those of the model that is opened, unless the recipe says that it is to be converted.
+void read_structure(base::Recipe& recipe, model::ModelOptions& model, const model::ModelOptions& theirs,
+                    const snapshot::ModelOutline& outline) {
+  if (outline.shape.streams.count > 1) {
+    model.parscale = recipe.read(model::stream_schema(), theirs.parscale);
+    if (model.parscale.streams != theirs.parscale.streams || model.parscale.prefix_tokens != theirs.parscale.prefix_tokens)
+      base::fail_input(
+          "model.parscale.streams = {}, prefix_tokens = {}: the model in {} has {} streams with {} tokens each. Leave the keys out, or "
+          "start from a model without streams.",
+          model.parscale.streams, model.parscale.prefix_tokens, model.from, theirs.parscale.streams, theirs.parscale.prefix_tokens);
+  }
+  model::PatternOptions pattern = theirs.attention;
+  model.attention = recipe.read(model::pattern_schema(), recipe.has("model.attention.type") ? model::PatternOptions{} : pattern);
+  pattern.allow_partial_cover = model.attention.allow_partial_cover;  // a permission, not a part of the pattern
+  if (model.attention != pattern && !model.convert)
+    base::fail_input(
+        "model.attention: the pattern differs from that of {}, whose weights would compute another function. Set model.convert = true to "
+        "continue training with this pattern, or leave the keys out.",
+        model.from);
+  if (model.residual != theirs.residual || model.ladder_layers != theirs.ladder_layers)
+    base::fail_input(
+        "model.residual = {}, model.ladder_layers = {}: the wiring differs from that of {} ({}, {}), whose weights would compute "
+        "another function: set model.convert = true to continue training with this wiring, or leave the keys out",
+        model.residual, model.ladder_layers, model.from, theirs.residual, theirs.ladder_layers);
+}
+
 }  // namespace
 
 Settings read_settings(base::Recipe& recipe) {
@@ -109,27 +135,7 @@ Settings read_settings(base::Recipe& recipe) {
     const snapshot::ModelOutline outline = snapshot::read_outline(s.model.from);
     const model::ModelOptions theirs = model::options_of(outline.shape, s.model);
     s.model = recipe.read(model::model_schema(), theirs);
-    if (outline.shape.streams.count > 1) {
-      s.model.parscale = recipe.read(model::stream_schema(), theirs.parscale);
-      if (s.model.parscale.streams != theirs.parscale.streams || s.model.parscale.prefix_tokens != theirs.parscale.prefix_tokens)
-        base::fail_input(
-            "model.parscale.streams = {}, prefix_tokens = {}: the model in {} has {} streams with {} tokens each. Leave the keys out, or "
-            "start from a model without streams.",
-            s.model.parscale.streams, s.model.parscale.prefix_tokens, s.model.from, theirs.parscale.streams, theirs.parscale.prefix_tokens);
-    }
-    model::PatternOptions pattern = theirs.attention;
-    s.model.attention = recipe.read(model::pattern_schema(), recipe.has("model.attention.type") ? model::PatternOptions{} : pattern);
-    pattern.allow_partial_cover = s.model.attention.allow_partial_cover;  // a permission, not a part of the pattern
-    if (s.model.attention != pattern && !s.model.convert)
-      base::fail_input(
-          "model.attention: the pattern differs from that of {}, whose weights would compute another function. Set model.convert = true to "
-          "continue training with this pattern, or leave the keys out.",
-          s.model.from);
-    if (s.model.residual != theirs.residual || s.model.ladder_layers != theirs.ladder_layers)
-      base::fail_input(
-          "model.residual = {}, model.ladder_layers = {}: the wiring differs from that of {} ({}, {}), whose weights would compute "
-          "another function: set model.convert = true to continue training with this wiring, or leave the keys out",
-          s.model.residual, s.model.ladder_layers, s.model.from, theirs.residual, theirs.ladder_layers);
+    read_structure(recipe, s.model, theirs, outline);
     refuse_conflicts(s.model, theirs);
     s.model.sparse.weights = outline.masked_weights;
     if (!recipe.has("data.tokenizer")) data.tokenizer_file = outline.tokenizer_file;

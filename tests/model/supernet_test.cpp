@@ -134,7 +134,7 @@ TEST(Supernet, AnExtractedNetworkIsTheActiveOne) {
     all.push_back({name, tensor});
   }
   const at::Tensor pixels = at::linspace(-1, 1, 4 * 2 * 8 * 8).view({4, 2, 8, 8});
-  for (const char* text : {"1,2:8,32,16", "3,3:32,32,32,64,64,64", "1,1:8,16"}) {
+  for (const char* text : {"1,2:8,32,16", "3,3:32,32,32,32,64,64", "1,1:8,16"}) {
     const Subnet subnet = parse_subnet(text, shape);
     const ConvNetShape small = extract(subnet, shape, kConv);
     EXPECT_EQ(format_conv_config(parse_conv_config(format_conv_config(small), "config.json")), format_conv_config(small));

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <numeric>
+#include <poll.h>
 #include <set>
 #include <thread>
 
@@ -188,8 +189,7 @@ TEST_F(Arrivals, GoesOnAfterAStop) {
   const LifelongResult whole = run(recipe, "whole");
   base::Stop stop;
   std::thread ends([&] {
-    for (int i = 0; i < 2000 && !std::filesystem::exists(folder_ / "stopped" / "state.json"); ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    for (int i = 0; i < 2000 && !std::filesystem::exists(folder_ / "stopped" / "state.json"); ++i) ::poll(nullptr, 0, 5);
     stop.request();
   });
   answer_to([&] { run(recipe, "stopped", 1, &stop); });

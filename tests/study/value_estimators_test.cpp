@@ -38,13 +38,13 @@ std::vector<std::vector<int64_t>> players(int64_t count) {
 TEST(ExactValues, OfTheGloveGame) {
   // One left glove (player 0) and two right ones: a pair is worth 1.
   const BySet gloves([](uint64_t bits) { return (bits & 1) && (bits & 6) ? 1.0 : 0.0; });
-  const Game game{.players = players(3), .utility = gloves};
+  const PlayerValues game{.players = players(3), .utility = gloves};
   EXPECT_THAT(exact_values(subset_values(game, 0, 8), 3), Pointwise(DoubleNear(1e-12), {2.0 / 3, 1.0 / 6, 1.0 / 6}));
 }
 
 TEST(ExactValues, OfPlayersWithSeveralSamplesInParts) {
   const BySet size([](uint64_t bits) { return static_cast<double>(std::popcount(bits)); });
-  const Game game{.players = {{0, 3, 4}, {1}, {2, 5}}, .utility = size};
+  const PlayerValues game{.players = {{0, 3, 4}, {1}, {2, 5}}, .utility = size};
   std::vector<double> all = subset_values(game, 0, 5);
   const std::vector<double> rest = subset_values(game, 5, 3);
   all.insert(all.end(), rest.begin(), rest.end());
@@ -53,7 +53,7 @@ TEST(ExactValues, OfPlayersWithSeveralSamplesInParts) {
 
 TEST(PermutationRow, SumsUpToTheWhole) {
   const BySet square([](uint64_t bits) { return std::pow(std::popcount(bits), 2) + 0.5; });
-  const Game game{.players = players(6), .utility = square, .seed = 3};
+  const PlayerValues game{.players = players(6), .utility = square, .seed = 3};
   for (int64_t t = 0; t < 5; ++t) {
     const std::vector<double> row = permutation_row(game, t);
     ASSERT_EQ(row.size(), 6 + kRowTail);
@@ -66,11 +66,11 @@ TEST(PermutationRow, SumsUpToTheWhole) {
 
 TEST(PermutationRow, EndsOnceScoresStayNearTheWhole) {
   const BySet first([](uint64_t bits) { return bits == 0 ? 0.0 : 1.0; });
-  const Game game{.players = players(20), .utility = first, .seed = 1, .near = 0.01, .full_mean = 1, .patience = 4};
+  const PlayerValues game{.players = players(20), .utility = first, .seed = 1, .near = 0.01, .full_mean = 1, .patience = 4};
   const std::vector<double> row = permutation_row(game, 0);
   EXPECT_EQ(row[20], 5);  // the fifth near score is more than patience allows
   EXPECT_EQ(std::accumulate(row.begin(), row.begin() + 20, 0.0), 1);
-  const Game whole{.players = players(20), .utility = first, .seed = 1};
+  const PlayerValues whole{.players = players(20), .utility = first, .seed = 1};
   EXPECT_EQ(permutation_row(whole, 0)[20], 20);
 }
 

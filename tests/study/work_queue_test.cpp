@@ -3,6 +3,7 @@
 #include <csignal>
 #include <fstream>
 #include <map>
+#include <poll.h>
 #include <unistd.h>
 
 #include <gmock/gmock.h>
@@ -56,7 +57,7 @@ TEST(RunQueue, AnotherProcessTakesTheUnitOfOneThatDied) {
                          .end = 5,
                          .compute =
                              [](int64_t unit) {
-                               ::usleep(2000);
+                               ::poll(nullptr, 0, 2);
                                return squares(unit);
                              },
                          .on_start =

@@ -172,7 +172,7 @@ std::vector<float> SelectInputs::computed_column(const std::string& name) {
       data::ScoreColumn column = data::read_column(kept);
       if (column.source == pool_->digest() && column.input == key) return std::move(column.scores);
     } catch (const Error& error) {
-      log().warn("{}", error.what());  // it is computed again
+      log().warn("{}", error.what());  // it is recomputed
     }
   }
   if (!a_.mesh.empty()) base::fail_input("--mesh {}: scores are computed by a whole model on each rank. Use --nproc alone.", a_.mesh);

@@ -59,7 +59,7 @@ std::vector<int64_t> Epochs::positions(int64_t step) const {
 
 void check_one_pool(const SamplerFacts& facts, const char* sampler) {
   if (facts.streams.size() > 1)
-    base::fail_input("data.weights: data.sampler = {} draws from all samples alike. Leave the weights out, or use data.sampler = shuffled.",
+    base::fail_input("data.weights: data.sampler = {} draws equally from all samples. Leave the weights out, or use data.sampler = shuffled.",
                      sampler);
 }
 

@@ -37,7 +37,7 @@ class Epochs {
   Mixture mixture_;
 };
 
-// Refuses weighted mixtures, for samplers that draw from all samples alike.
+// Refuses weighted mixtures, for samplers that draw equally from all samples.
 void check_one_pool(const SamplerFacts& facts, const char* sampler);
 
 }  // namespace cairn::data

@@ -21,7 +21,7 @@ bool are_consecutive(const Subset& samples) {
 }  // namespace
 
 SampleScores::SampleScores(const Subset& samples)
-    : scores_(at::full({samples.size()}, kUnseen, at::kFloat)), counted_(at::zeros({1}, at::kLong)) {
+    : scores_(at::full({samples.size()}, kUnseen, at::kFloat)), not_finite_(at::zeros({1}, at::kLong)) {
   if (are_consecutive(samples)) {
     first_ = samples.size() > 0 ? samples.id(0) : 0;
     return;
@@ -51,7 +51,7 @@ void SampleScores::record(const SampleFeedback& found) {
       not_finite.push_back(place);
   }
   if (not_finite.empty()) return;
-  *counted_.mutable_data_ptr<int64_t>() += static_cast<int64_t>(not_finite.size());
+  *not_finite_.mutable_data_ptr<int64_t>() += static_cast<int64_t>(not_finite.size());
   float largest = kUnseen;
   for (int64_t place = 0; place < size(); ++place)
     if (!std::isnan(scores[place]) && !(scores[place] <= largest)) largest = scores[place];

@@ -79,7 +79,7 @@ class ScoredEpochs final : public Sampler {
   }
 
   mesh::NamedTensors state() override {
-    return {{"scores", scores_.scores()}, {"scores_at_start", at_start_}, {"position", position_}, {"not_finite", scores_.counted()}};
+    return {{"scores", scores_.scores()}, {"scores_at_start", at_start_}, {"position", position_}, {"not_finite", scores_.not_finite()}};
   }
   void restored() override { make_choice(); }
 

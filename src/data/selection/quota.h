@@ -20,7 +20,7 @@ Projection project_onto_total(std::span<const double> wanted, std::span<const in
 // Whole numbers: rounded down, then one more for the largest fractions that have room, until the sum is `total`. x lies within the bounds.
 std::vector<int64_t> round_to_total(std::span<const double> x, std::span<const int64_t> upper, int64_t total);
 
-// `total` shared out in proportion to the weights, where nobody gets more than its size; what a full cluster cannot take goes to the others
+// `total` in parts that are in proportion to the weights, where nobody gets more than its size; what a full cluster cannot take goes to the others
 // in proportion. total <= sum(sizes), weights >= 0. Fewer than one for each cluster: which of them give one is drawn (systematic sampling),
 // so that each gives its share in the mean.
 std::vector<int64_t> capped_shares(std::span<const double> weights, std::span<const int64_t> sizes, int64_t total,

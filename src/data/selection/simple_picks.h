@@ -48,7 +48,7 @@ struct KmqResult {
   std::vector<int64_t> sizes;   // of the clusters
   std::vector<int64_t> quotas;  // of the clusters
 };
-// `quality`: of each document, not negative; empty: all alike (k-means-random). Refuses more clusters than documents to keep where the
+// `quality`: of each document, not negative; empty: all the same (k-means-random). Refuses more clusters than documents to keep where the
 // quota is equal, and negative qualities.
 KmqResult pick_kmq(std::span<const int64_t> ids, std::span<const int32_t> labels, int64_t clusters, std::span<const float> quality,
                    const KmqOptions& options);

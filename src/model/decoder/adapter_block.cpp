@@ -3,7 +3,7 @@
 //
 //   da = m * (s dy U),  dz = act'(z) da,  dx = norm'(dz D) [+ dy],  dU = s dy^T a,  db_U = s sum dy,  dD = dz^T n,  db_D = sum dz
 //
-// z and x are kept; n and a are computed again.
+// z and x are kept; n and a are recomputed.
 #include "model/decoder/adapter_block.h"
 
 #include <utility>

@@ -68,6 +68,20 @@ AttentionBlock::AttentionBlock(const DecoderShape& shape, BlockIo io, AttentionP
   if (parts_.rotary) card_.buffers = {"rope.cos", "rope.sin"};
 }
 
+// False: the weight is not at hand as one matrix.
+bool AttentionBlock::project_rotated(at::Tensor& projected, const at::Tensor& from, const HeadCounts& counts, int64_t length,
+                                     Operand* normed, const Call& call) const {
+  const kernels::RopeTable table{call.buffers.at("rope.cos"), call.buffers.at("rope.sin")};
+  const kernels::RotatedHeads how{.table = table, .heads = counts.q + counts.kv, .length = length, .position = call.slice.begin};
+  if (const std::optional<at::Tensor> bare = parts_.qkv.bare_weight(call)) {
+    kernels::linear_rope(projected, from, *bare, how);
+    return true;
+  }
+  const std::optional<Linear::Fp8Operands> quantized = parts_.qkv.fp8_operands(from, call, normed);
+  if (quantized) kernels::linear_rope(projected, quantized->x, quantized->w, how);
+  return quantized.has_value();
+}
+
 void AttentionBlock::forward(Values& values, Saved* keep, const Call& call) const {
   if (call.sliced) return forward_slice(values, keep, call);
   const PositionFields places = of_streams(PositionFields::in(values), call);
@@ -77,25 +91,13 @@ void AttentionBlock::forward(Values& values, Saved* keep, const Call& call) cons
   // The GEMM and the rotation are one kernel where all rows are at hand and nothing comes in between.
   const bool can_fuse_rope = parts_.rotary && !parts_.q_norm && !places.positions.defined();
   bool rotated = false;
-  const auto project_and_rotate = [&](const at::Tensor& from) {
-    const kernels::RopeTable table{call.buffers.at("rope.cos"), call.buffers.at("rope.sin")};
-    const kernels::RotatedHeads how{.table = table,
-                                    .heads = counts.q + counts.kv,
-                                    .length = batch_shape(values.get(branch_.reads()), call).length,
-                                    .position = call.slice.begin};
-    if (const std::optional<at::Tensor> bare = parts_.qkv.bare_weight(call)) {
-      kernels::linear_rope(projected, from, *bare, how);
-      return true;
-    }
-    const std::optional<Linear::Fp8Operands> quantized = parts_.qkv.fp8_operands(from, call, keep ? &normed : nullptr);
-    if (quantized) kernels::linear_rope(projected, quantized->x, quantized->w, how);
-    return quantized.has_value();
-  };
   const ResidualBranch::In in = branch_.begin_forward(
       values, keep, call,
       [&](const at::Tensor& all, int64_t begin, int64_t count) {
         if (!projected.defined()) projected = at::empty({all.size(0), counts.all() * shape_.head_dim}, all.options());
-        if (can_fuse_rope && count == all.size(0) && project_and_rotate(all)) {
+        if (can_fuse_rope && count == all.size(0) &&
+            project_rotated(projected, all, counts, batch_shape(values.get(branch_.reads()), call).length, keep ? &normed : nullptr,
+                            call)) {
           rotated = true;
           return;
         }

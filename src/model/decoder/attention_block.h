@@ -84,6 +84,9 @@ class AttentionBlock final : public Block {
   Heads split(const at::Tensor& qkv, const HeadCounts& counts) const;  // views
   // Queries and keys as one tensor: they are adjacent, so one kernel call rotates both.
   at::Tensor queries_and_keys(const at::Tensor& qkv, const HeadCounts& counts) const;
+  // Projection and rotation as one kernel.
+  bool project_rotated(at::Tensor& projected, const at::Tensor& from, const HeadCounts& counts, int64_t length, Operand* normed,
+                       const Call& call) const;
 
   static comm::Group& group_of(const ContextLayout& context, const Call& call) {
     return context.group ? *context.group : *call.axes.find("cp");

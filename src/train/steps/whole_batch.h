@@ -2,7 +2,7 @@
 //
 //   1. vectors   forward over each micro-batch, without saving activations; the outputs are kept
 //   2. gather    the outputs of all micro-batches and ranks, and the batch fields that no block reads
-//   3. loss      once over the whole batch, on every rank alike: its gradient with respect to the outputs
+//   3. loss      once over the whole batch, the same on every rank: its gradient with respect to the outputs
 //   4. gradient  forward and backward over each micro-batch, given the rows of that gradient which are its own
 //
 // So gradient accumulation and data parallelism give the loss and the gradients of one pass on one rank (GradCache, arXiv:2101.06983).

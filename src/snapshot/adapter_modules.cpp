@@ -22,7 +22,7 @@ const base::Json& entry_of(const base::Json& json, const char* key, const std::s
   return *found;
 }
 
-int64_t whole_number(const base::Json& json, const char* key, int64_t low, const std::string& path) {
+int64_t number_at(const base::Json& json, const char* key, int64_t low, const std::string& path) {
   const base::Json& found = entry_of(json, key, path);
   if (!found.is_number_integer() || found.get<int64_t>() < low)
     base::fail_corrupt(path, fmt::format("{} = {}: must be a whole number from {} on", key, base::shown(found), low));
@@ -134,11 +134,11 @@ base::OrderedJson modules_json(const model::AdapterShape& adapter) {
 void read_modules_json(const base::Json& json, model::AdapterShape& into, const std::string& path) {
   if (!json.is_object()) base::fail_corrupt(path, "mosa must be an object");
   into.kind = model::AdapterKind::mosa;
-  into.modules = whole_number(json, "modules", 1, path);
+  into.modules = number_at(json, "modules", 1, path);
   if (into.modules > kMost) base::fail_corrupt(path, fmt::format("modules = {}: must be at most {}", into.modules, kMost));
   into.share = word_of<model::AdapterShare>(json, "share", model::kAdapterShareNames, path);
   into.split = word_of<model::ModuleSplit>(json, "split", model::kModuleSplitNames, path);
-  into.mask_seed = whole_number(json, "mask_seed", 0, path);
+  into.mask_seed = number_at(json, "mask_seed", 0, path);
 }
 
 std::string format_bottleneck_config(const model::AdapterShape& adapter, const std::string& base_model) {
@@ -157,7 +157,7 @@ model::AdapterShape parse_bottleneck(const base::Json& json, const std::string& 
   const base::Json& type = entry_of(json, "adapter_type", path);
   if (type != kType) base::fail_input("{}: adapter_type = {}; Cairn reads {}", path, base::shown(type), kType);
   model::AdapterShape shape{.kind = model::AdapterKind::bottleneck};
-  shape.rank = whole_number(json, "rank", 1, path);
+  shape.rank = number_at(json, "rank", 1, path);
   if (shape.rank > kMost) base::fail_corrupt(path, fmt::format("rank = {}: must be at most {}", shape.rank, kMost));
   shape.style = word_of<model::AdapterStyle>(json, "style", model::kAdapterStyleNames, path);
   if (!shape.on_branches()) base::fail_corrupt(path, "style = \"lora\": such an adapter has the files of peft");

@@ -20,8 +20,8 @@ class SampleScores {
   int64_t not_finite() const { return *not_finite_.const_data_ptr<int64_t>(); }
   const float* data() const { return scores_.const_data_ptr<float>(); }
 
-  const at::Tensor& scores() const { return scores_; }    // float [size]
-  const at::Tensor& not_finite() const { return not_finite_; }  // int64 [1]: losses that were not finite
+  const at::Tensor& scores() const { return scores_; }          // float [size]
+  const at::Tensor& bad_losses() const { return not_finite_; }  // int64 [1]: how many were not finite
 
  private:
   int64_t place_of(int64_t id) const;

@@ -79,7 +79,7 @@ class ScoredEpochs final : public Sampler {
   }
 
   mesh::NamedTensors state() override {
-    return {{"scores", scores_.scores()}, {"scores_at_start", at_start_}, {"position", position_}, {"not_finite", scores_.not_finite()}};
+    return {{"scores", scores_.scores()}, {"scores_at_start", at_start_}, {"position", position_}, {"not_finite", scores_.bad_losses()}};
   }
   void restored() override { make_choice(); }
 

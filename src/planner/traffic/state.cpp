@@ -11,6 +11,7 @@
 #include "model/trainable.h"
 #include "parallel/layout/model_shard.h"
 #include "parallel/stage_run.h"
+#include "parallel/state/active_unit.h"
 #include "parallel/state/parameter_store.h"
 #include "planner/traffic/table.h"
 #include "sync/needs.h"
@@ -308,16 +309,20 @@ void add_parameters(const TrafficCase& step, TrafficTable& table) {
     if (gathers && pipeline) gathered.stages(shard.stages);
     for (int64_t pass = 0; gathers && !pipeline && pass < step.max_passes; ++pass)
       gathered.pass(step.rules.recompute_last || pass + 1 < step.max_passes);
+    const std::vector<bool> chosen = chosen_of(step, shard);
     for (size_t u = 0; u < units.size(); ++u) {
+      // What is not trained has not changed in an update.
+      const int64_t elements = gathers ? units[u].elements : parallel::active_unit(shard.layout, units[u], chosen, 0).elements;
+      if (elements == 0) continue;
       const int64_t times = groups * (gathers ? gathered.times(u) + (reference ? reference->live_times(u) : 0) : 1);
       const std::string first = folded_name(shard.layout.pieces[static_cast<size_t>(units[u].first)].name);
       table.add({.what = gathers ? fmt::format("parameters of {} and what goes with it", first) : "parameters after the update",
                  .axis = step.axis_name(parallel::sharding_axes(step.plan)),
                  .collective = "all_gather",
-                 .shape = {units[u].elements},
+                 .shape = {elements},
                  .dtype = step.element_bytes() == 2 ? "bf16" : "fp32",
                  .times = times,
-                 .bytes = times * gather_bytes(units[u].elements * step.element_bytes(), ranks.shard_degree),
+                 .bytes = times * gather_bytes(elements * step.element_bytes(), ranks.shard_degree),
                  .purpose = comm::Purpose::parameter,
                  .reason = !gathers   ? fmt::format("zero {}: each rank has updated the part that it keeps", step.plan.zero)
                            : pipeline ? "zero 3: a stage's weights are brought together for the whole step"

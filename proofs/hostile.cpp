@@ -23,7 +23,7 @@ const std::vector<HostileCase>& hostile_cases() {
     std::vector<HostileCase> all;
     for (const auto part :
          {hostile_safetensors, hostile_folders, hostile_configs, hostile_tokenizers, hostile_token_models, hostile_chats, hostile_adapters,
-          hostile_data, hostile_shards, hostile_runs, hostile_retrieval, hostile_selection, hostile_studies})
+          hostile_data, hostile_shards, hostile_runs, hostile_retrieval, hostile_pictures, hostile_selection, hostile_studies})
       for (HostileCase& one : part()) all.push_back(std::move(one));
     return all;
   }();

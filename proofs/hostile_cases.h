@@ -22,6 +22,7 @@ HostileCases hostile_data();
 HostileCases hostile_shards();
 HostileCases hostile_runs();
 HostileCases hostile_retrieval();
+HostileCases hostile_pictures();
 HostileCases hostile_studies();
 HostileCases hostile_selection();
 

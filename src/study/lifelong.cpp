@@ -270,7 +270,7 @@ class Lifelong {
     if (cap == 0 || static_cast<int64_t>(pool.size()) <= cap) return pool;
     std::vector<int64_t> places;
     timed(step, "pruning", [&] {
-      places = scores ? least_alike(recipe_.study.prune_vectors == "hidden" && scores->hidden.defined() ? scores->hidden : scores->vectors,
+      places = scores ? least_similar(recipe_.study.prune_vectors == "hidden" && scores->hidden.defined() ? scores->hidden : scores->vectors,
                                     step.labels, static_cast<int64_t>(step.clusters.size()), cap)
                       : choose_evenly(static_cast<int64_t>(pool.size()), cap, random.for_purpose("pruning"));
     });

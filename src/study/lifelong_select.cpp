@@ -123,7 +123,7 @@ std::vector<float> nearest_earlier(const at::Tensor& rows) {
   return nearest;
 }
 
-std::vector<int64_t> least_similarity(const at::Tensor& rows, std::span<const int32_t> labels, int64_t clusters, int64_t cap) {
+std::vector<int64_t> least_similar(const at::Tensor& rows, std::span<const int32_t> labels, int64_t clusters, int64_t cap) {
   std::vector<std::vector<int64_t>> members(static_cast<size_t>(clusters));
   for (size_t i = 0; i < labels.size(); ++i) members[static_cast<size_t>(labels[i])].push_back(static_cast<int64_t>(i));
   std::vector<int64_t> sizes, kept;

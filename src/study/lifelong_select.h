@@ -32,7 +32,7 @@ std::vector<float> nearest_earlier(const at::Tensor& rows);
 
 // Which rows of a pool survive: clusters share `cap` by water-filling, and each keeps the rows that are least like an earlier one.
 // Ascending.
-std::vector<int64_t> least_alike(const at::Tensor& rows, std::span<const int32_t> labels, int64_t clusters, int64_t cap);
+std::vector<int64_t> least_similar(const at::Tensor& rows, std::span<const int32_t> labels, int64_t clusters, int64_t cap);
 
 // The number of clusters at the elbow: the point of (k, inertia) that is farthest below the line from the first to the last.
 size_t elbow(std::span<const int64_t> clusters, std::span<const double> inertia);

@@ -86,9 +86,9 @@ TEST(LeastAlike, DropsWhatResemblesAnEarlierRowOfItsCluster) {
   const at::Tensor rows = at::empty({5, 2}, at::kFloat);
   std::copy(numbers.begin(), numbers.end(), rows.data_ptr<float>());
   const std::vector<int32_t> labels{0, 0, 0, 1, 1};
-  EXPECT_THAT(least_alike(rows, labels, 2, 4), ElementsAre(0, 1, 3, 4));
-  EXPECT_THAT(least_alike(rows, labels, 2, 3), ElementsAre(0, 1, 3));
-  EXPECT_THAT(least_alike(rows, labels, 2, 9), ElementsAre(0, 1, 2, 3, 4));
+  EXPECT_THAT(least_similar(rows, labels, 2, 4), ElementsAre(0, 1, 3, 4));
+  EXPECT_THAT(least_similar(rows, labels, 2, 3), ElementsAre(0, 1, 3));
+  EXPECT_THAT(least_similar(rows, labels, 2, 9), ElementsAre(0, 1, 2, 3, 4));
 }
 
 TEST(NearestEarlier, OfManyRows) {

@@ -70,7 +70,7 @@ void expect_gradients_of_the_masked_function(Dropped one) {
     sink.finish();
     return loss;
   };
-  constexpr double kStep = 1e-6;
+  constexpr double kStep = 1e-7;
   const double slope = (trained(flat + kStep * direction) - trained(flat - kStep * direction)) / (2 * kStep);
   trained(flat);
   EXPECT_NEAR((sink.flat() * direction).sum().item<double>(), slope, 1e-5 * std::abs(slope));

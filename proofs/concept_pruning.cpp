@@ -41,7 +41,7 @@ std::vector<int64_t> choose(const data::RowSource& rows, int64_t keep, data::Con
                             uint64_t seed) {
   evaluate::SelectionOptions options{
       .method = "concept", .keep = keep, .seed = seed, .clusters = kConcepts, .iterations = 20, .restarts = 10};
-  options.concepts = {.temperature = 0.1, .balance = 0.5, .shares = shares, .within = within};
+  options.concepts = {.temperature = 0.1, .balance = 0.25, .shares = shares, .within = within};
   return evaluate::select_documents(options, {.ids = numbers_up_to(rows.rows()), .vectors = &rows}, nullptr).kept;
 }
 

@@ -111,6 +111,12 @@ class IndexRows final : public RowSource {
       found.narrow(0, done, take).copy_(rows_at(files_[file].rows + begin * dim_ * kRowBytes, take, dim_));
       done += take;
     }
+    // In fp16 lengths are off by some 1e-4, which is more than what tells near-duplicates apart.
+    auto* x = found.mutable_data_ptr<float>();
+    for (int64_t row = 0; row < count; ++row, x += dim_) {
+      const float length = std::sqrt(scalar_product(x, x, dim_));
+      for (int64_t i = 0; length > 0 && i < dim_; ++i) x[i] /= length;
+    }
     return found;
   }
 

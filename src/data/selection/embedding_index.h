@@ -61,7 +61,7 @@ class EmbeddingIndex {
   };
   Writer write(size_t shard) const { return {*this, shard}; }
 
-  // All rows. Refuses an incomplete or damaged file. The index may go.
+  // All rows, scaled to unit length once more. Refuses an incomplete or damaged file. The index may go.
   std::unique_ptr<RowSource> open() const;
 
  private:

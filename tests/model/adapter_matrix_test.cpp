@@ -95,7 +95,7 @@ struct InModules {
 
   explicit InModules(int64_t modules = 4) : shape{.rank = 3, .kind = AdapterKind::mosa} {
     shape.style = AdapterStyle::adaptformer, shape.modules = modules;
-    model = make_decoder({.vocab = 13, .embed = 10, .layers = 2, .heads = 2, .kv_heads = 1, .head_dim = 5, .mlp = 12, .length = 6}, shape);
+    model = make_decoder({.vocab = 13, .embed = 10, .layers = 2, .heads = 2, .kv_heads = 1, .head_dim = 4, .mlp = 12, .length = 6}, shape);
     flat = at::empty({model->elements()});
     initialize_parameters(*model, flat, base::Random(2));
     for (const mesh::NamedTensor& one : model->layout().views(flat))
@@ -153,7 +153,7 @@ TEST(AdapterMatrix, OneModuleIsAnOrdinaryAdapter) {
   AdapterShape plain = one.shape;
   plain.kind = AdapterKind::bottleneck;
   const auto ordinary =
-      make_decoder({.vocab = 13, .embed = 10, .layers = 2, .heads = 2, .kv_heads = 1, .head_dim = 5, .mlp = 12, .length = 6}, plain);
+      make_decoder({.vocab = 13, .embed = 10, .layers = 2, .heads = 2, .kv_heads = 1, .head_dim = 4, .mlp = 12, .length = 6}, plain);
   ASSERT_EQ(ordinary->parameters().size(), one.model->parameters().size());
   for (size_t i = 0; i < ordinary->parameters().size(); ++i) EXPECT_EQ(ordinary->parameters()[i].name, one.model->parameters()[i].name);
 }

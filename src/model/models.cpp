@@ -244,7 +244,7 @@ BuiltModel lorentz_graph(const ModelOptions& o, const DataShape& inputs) {
 
 // Refuses a target that is no linear layer of the model.
 void check_targets(const Model& model, const AdapterShape& adapter, const std::string& kind) {
-  for (const std::string& target : adapter.rank > 0 ? adapter.targets : std::vector<std::string>{}) {
+  for (const std::string& target : adapter.rank > 0 && !adapter.on_branches() ? adapter.targets : std::vector<std::string>{}) {
     AdapterShape alone = adapter;
     alone.targets = {target};
     const auto fits = [&](const std::unique_ptr<Block>& block) {

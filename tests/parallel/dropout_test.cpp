@@ -102,7 +102,7 @@ TEST(Dropout, AndModulesHaveTheGradientsOfTheFunctionThatTheyMake) {
   };
   using enum model::AdapterStyle;
   expect_gradients_of_the_masked_function(Dropped(in_modules(adaptformer, model::AdapterShare::down, model::ModuleSplit::all)));
-  expect_gradients_of_the_masked_function(Dropped(in_modules(pfeiffer, model::AdapterShare::none, model::ModuleSplit::row)));
+  expect_gradients_of_the_masked_function(Dropped(in_modules(houlsby, model::AdapterShare::none, model::ModuleSplit::row)));
   expect_gradients_of_the_masked_function(Dropped(in_modules(houlsby, model::AdapterShare::up, model::ModuleSplit::all)));
   expect_gradients_of_the_masked_function(Dropped(in_modules(lora, model::AdapterShare::down, model::ModuleSplit::column)));
   expect_gradients_of_the_masked_function(Dropped(in_modules(lora, model::AdapterShare::none, model::ModuleSplit::all)));

@@ -95,7 +95,7 @@ std::vector<double> column_of(const std::filesystem::path& out, const std::strin
   return values;
 }
 
-void expect_near_one_rank(const std::vector<double>& found, const std::vector<double>& expected, double bound, const std::string& what) {
+void expect_supernet_losses(const std::vector<double>& found, const std::vector<double>& expected, double bound, const std::string& what) {
   ASSERT_EQ(found.size(), expected.size()) << what;
   for (size_t i = 0; i < found.size(); ++i)
     EXPECT_NEAR(found[i], expected[i], bound * std::max(1.0, std::abs(expected[i]))) << what << ", step " << i + 1;
@@ -156,11 +156,11 @@ TEST(Supernets, GiveTheSameLossesInEveryLayout) {
                                     {4, {"mesh.tp=4"}},
                                     {2, {"mesh.cp=2"}}};
   for (size_t i = 0; i < layouts.size(); ++i)
-    expect_near_one_rank(losses(kDecoderSupernet, layouts[i], "layout" + std::to_string(i)), alone, 1e-5, "layout " + std::to_string(i));
+    expect_supernet_losses(losses(kDecoderSupernet, layouts[i], "layout" + std::to_string(i)), alone, 1e-5, "layout " + std::to_string(i));
   // Along pp the layers that may be left out share a stage.
   const std::vector<std::string> shallow{"supernet.depth=[3]"}, deep{"supernet.depth=[3]", "mesh.pp=3"};
-  expect_near_one_rank(losses(kDecoderSupernet, {3, deep}, "pp3"), losses(kDecoderSupernet, {1, shallow}, "widths"), 1e-5, "pp3");
-  expect_near_one_rank(losses(kDecoderSupernet, {1, {"train.precision=bf16"}}, "bf16"), alone, 0.02, "bf16");
+  expect_supernet_losses(losses(kDecoderSupernet, {3, deep}, "pp3"), losses(kDecoderSupernet, {1, shallow}, "widths"), 1e-5, "pp3");
+  expect_supernet_losses(losses(kDecoderSupernet, {1, {"train.precision=bf16"}}, "bf16"), alone, 0.02, "bf16");
 }
 
 // One all-reduce of the gradients of all passes, whatever their number.

@@ -28,7 +28,7 @@ void check_spectral(const Settings& settings, const parallel::Plan& plan) {
   if (optim::optimizer_needs(settings.optim.kind).matrix_steps)
     base::fail_input("optim.kind = {}: does not work with {}: it needs the gradient of a whole matrix, and layers have none. Use {}.",
                      settings.optim.kind, key, optim::elementwise_optimizers());
-  if (const StepMethod& method = step_method(settings); !method.needs.optimizer)
+  if (const StepMethod& method = step_method(settings); !method.needs.optimizer || !method.needs.gradients)
     base::fail_input("train.method = {}: does not work with {}: vectors must keep their length after each update. Leave train.method out.",
                      method.name, key);
   const bool apart = parallel::islands_step_separately(plan);

@@ -268,14 +268,16 @@ double change_by_new_factors(const fs::path& pruned) {
   return most;
 }
 
+// Layers of 64 outputs and 64 correlated inputs.
 int64_t draws_that_sparsegpt_wins(uint64_t seed) {
+  constexpr int64_t kWidth = 64, kTokens = 256;
   int64_t wins = 0;
   for (uint64_t draw = 0; draw < 50; ++draw) {
-    const uint64_t key = 1000 * seed + draw;
-    const at::Tensor w = normal_matrix(24, 32, 4 * key), mix = normal_matrix(32, 32, 4 * key + 1) * 0.4;
-    const at::Tensor x = at::matmul(normal_matrix(200, 32, 4 * key + 2), mix) + 0.3 * normal_matrix(200, 32, 4 * key + 3);
+    const uint64_t key = 4 * (1000 * seed + draw);
+    const at::Tensor w = normal_matrix(kWidth, kWidth, key), mix = normal_matrix(kWidth, kWidth, key + 1) * 0.4;
+    const at::Tensor x = at::matmul(normal_matrix(kTokens, kWidth, key + 2), mix) + normal_matrix(kTokens, kWidth, key + 3);
     const at::Tensor y = at::matmul(x, w.t()), repaired = w.clone();
-    prune_sparsegpt(repaired, at::mm(x.t(), x) * (2.0 / 200), {.sparsity = 0.5});
+    prune_sparsegpt(repaired, at::mm(x.t(), x) * (2.0 / static_cast<double>(kTokens)), {.sparsity = 0.5});
     const at::Tensor plain = w.masked_fill(keep_highest(magnitude_scores(w), {.sparsity = 0.5}).logical_not(), 0);
     const auto error = [&](const at::Tensor& other) { return (at::matmul(x, other.t()) - y).square().sum().item<double>(); };
     wins += error(repaired) < error(plain);

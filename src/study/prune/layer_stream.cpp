@@ -187,7 +187,7 @@ double streamed_loss(const StreamedLoss& what) {
     for (int64_t begin = 0; begin < what.samples; begin += what.batch) {
       const int64_t n = std::min(what.batch, what.samples - begin);
       const mesh::Batch batch = what.batches(begin, n);
-      const at::Tensor out = run_part(*model, parts[p], weights, buffers, batch, waiting ? waiting->read(begin, n) : at::Tensor());
+      const at::Tensor out = run_part(*model, parts[p], weights, buffers, batch, p > 0 ? waiting->read(begin, n) : at::Tensor());
       if (p + 1 < parts.size()) {
         if (p == 0 && begin == 0)
           waiting = std::make_unique<ActivationStore>(std::vector{what.samples, out.size(1), out.size(2)}, what.device, what.file);

@@ -254,11 +254,12 @@ class Prune {
 
   void retrain(const std::filesystem::path& pruned, const std::filesystem::path& run, PruneRound& round) {
     const base::Recipe recipe = recipe_of(pruned, round);
-    if (base::path_exists(run))
+    const bool begun = base::path_exists(run / "recipe.toml");
+    if (begun)
       if (const auto newest = snapshot::find_latest(run.string()); newest && snapshot::open(*newest).step() >= o_.recover.steps)
         return;  // an earlier call has trained
     const train::Start start{
-        .out = run, .resume = true, .cache = setup_.cache, .device = setup_.device, .threads = setup_.threads, .terminal = nullptr};
+        .out = run, .resume = begun, .cache = setup_.cache, .device = setup_.device, .threads = setup_.threads, .terminal = nullptr};
     train::run(world_, recipe, start, {}, stop_,
                {.at_begin = {}, .at_end = [&](train::Job& job) { round.recovered_loss = train::evaluate_held_out(job).loss; }});
   }

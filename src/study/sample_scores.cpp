@@ -228,13 +228,14 @@ std::vector<bool> parameters_of_layer(const train::Job& job, const std::string& 
   const auto& parameters = job.engine.model->parameters();
   const std::vector<bool> trained = model::trainable(*job.engine.model, job.config.settings.model.train);
   const bool classifier = !job.config.settings.data.needs().tokens;
+  int64_t layers = 0;
+  for (const model::Parameter& one : parameters) layers = std::max(layers, layer_of(one.name) + 1);
   const auto usable = [&](size_t i) {
     const model::Parameter& one = parameters[i];
     const bool matrix = one.shape.size() == 2 && one.role != model::Parameter::Role::embedding;
-    return trained[i] && one.uses == 1 && (matrix || (one.role == model::Parameter::Role::bias && layer_of(one.name) >= 0 && classifier));
+    const bool bias = one.role == model::Parameter::Role::bias && classifier && layer_or_head(one, layers, classifier) >= 0;
+    return trained[i] && one.uses == 1 && (matrix || bias);
   };
-  int64_t layers = 0;
-  for (const model::Parameter& one : parameters) layers = std::max(layers, layer_of(one.name) + 1);
   std::set<int64_t> all;
   for (size_t i = 0; i < parameters.size(); ++i)
     if (const int64_t at = layer_or_head(parameters[i], layers, classifier); at >= 0 && usable(i)) all.insert(at);

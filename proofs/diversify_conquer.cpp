@@ -32,7 +32,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kTopicSeeds = 8, kTopics = 30, kTopicDims = 24, kTopicClasses = 8, kTopicHidden = 32;
-constexpr int64_t kPool = 12'000, kTopicTest = 3000, kTopicBudget = 1200, kTopicRounds = 3;
+constexpr int64_t kPool = 12'000, kTopicTest = 3000, kTopicBudget = 1200, kTopicRounds = 3, kRoundSteps = 24;
 
 // The class of a point: the largest output of a random network with one hidden layer.
 class TopicTeacher {
@@ -115,7 +115,7 @@ budget = {}
 rounds = {}
 clusters = 40
 scorer = "reference"
-round_steps = 120
+round_steps = {}
 {}
 [model]
 kind = "classifier"
@@ -145,7 +145,7 @@ last = false
 tensorboard = false
 trace = false
 )",
-                                           kTopicBudget, kTopicRounds, study, (topics.folder / "pool.csv").string(),
+                                           kTopicBudget, kTopicRounds, kRoundSteps, study, (topics.folder / "pool.csv").string(),
                                            (topics.folder / "test.csv").string(), seed),
                        .name = "the proof"},
                       {});
@@ -200,7 +200,7 @@ struct TopicOutcome {
   double iterative_right = 0, clusters_right = 0, random_right = 0, wrong = 0;  // accuracies
 };
 
-TopicOutcome compare_on_topics(const fs::path& folder, uint64_t seed) {
+TopicOutcome compare_on_topics(const fs::path& folder, uint64_t seed, const std::string& pictures) {
   const Topics topics(folder, seed);
   const auto run = [&](const std::string& name, const std::string& keys) {
     return run_rounds(topics_recipe(topics, seed, keys), folder / name);
@@ -223,6 +223,9 @@ TopicOutcome compare_on_topics(const fs::path& folder, uint64_t seed) {
   found.clusters_right = clusters.accuracy;
   found.random_right = random.accuracy;
   found.wrong = wrong_rounds(iterative) + wrong_rounds(blind);
+  if (!pictures.empty() && seed % 100 == 0)
+    fs::copy_file(folder / "iterative" / "weights.svg", fs::path(pictures) / "diversify-conquer-weights.svg",
+                  fs::copy_options::overwrite_existing);
   return found;
 }
 
@@ -230,8 +233,8 @@ TopicOutcome compare_on_topics(const fs::path& folder, uint64_t seed) {
 void rounds_on_topics(const ProofOptions& options, Findings& findings, base::Log& log) {
   std::vector<TopicOutcome> found(kTopicSeeds);
   in_parallel(kTopicSeeds, [&](int64_t inner) {
-    found[static_cast<size_t>(inner)] =
-        compare_on_topics(fs::path(options.scratch) / fmt::format("topics-{}", inner), options.seed * 100 + static_cast<uint64_t>(inner));
+    found[static_cast<size_t>(inner)] = compare_on_topics(fs::path(options.scratch) / fmt::format("topics-{}", inner),
+                                                          options.seed * 100 + static_cast<uint64_t>(inner), options.pictures);
   });
   for (const TopicOutcome& one : found)
     log.info(
@@ -278,6 +281,7 @@ void late_answers(const ProofOptions& options, Findings& findings) {
   const Topics topics(fs::path(options.scratch) / "late", options.seed);
   const IterateRecipe recipe = topics_recipe(topics, options.seed, "reference = \"right\"");
   const IterateResult result = run_rounds(recipe, topics.folder / "out");
+  const base::Recipe training = with(recipe.training, {fmt::format("train.steps={}", kRoundSteps)});
   const std::vector<int64_t>& asked = result.rounds.front().added;
   const size_t clusters = result.sizes.size();
   const auto means = [&](const std::vector<int64_t>& ids, const std::vector<double>& scores) {
@@ -294,7 +298,7 @@ void late_answers(const ProofOptions& options, Findings& findings) {
   const base::Stop never;
   for (const std::exception_ptr& error : comm::LocalNetwork(1, silent_ranks()).run([&](comm::World& world) {
          train::run(
-             world, recipe.training, {.out = {}, .cache = {}, .terminal = nullptr}, data::Subset::of(asked), never,
+             world, training, {.out = {}, .cache = {}, .terminal = nullptr}, data::Subset::of(asked), never,
              {.at_end = [&](train::Job& job) {
                const auto scores_of = [&](const std::vector<int64_t>& ids) {
                  const SampleScores found = score_samples(job, ids, {.probabilities = true});

@@ -35,7 +35,7 @@
 namespace cairn::study {
 namespace {
 
-constexpr int64_t kElbowFrom = 5, kElbowTo = 50, kElbowStep = 5;
+constexpr int64_t kElbowFrom = 5, kElbowTo = 50, kElbowStep = 5, kStarts = 5;
 
 // Held-out samples by skill.
 struct Skills {
@@ -183,8 +183,9 @@ class Lifelong {
     const at::Tensor& vectors = recipe_.vectors.kind == "hidden" ? scores.hidden : scores.vectors;
     if (!vectors.defined()) base::fail_input("study.vectors.kind = hidden: this layer has no hidden states. Choose another layer.");
     const auto rows = data::rows_in_memory(vectors.contiguous());
-    const auto clustered = [&](int64_t k) {
-      return data::k_means(*rows, {.clusters = k, .seed = random_.for_purpose("clusters").bits64(result_.steps.size())});
+    const auto clustered = [&](int64_t k, int64_t starts) {
+      return data::k_means(*rows,
+                           {.clusters = k, .restarts = starts, .seed = random_.for_purpose("clusters").bits64(result_.steps.size())});
     };
     int64_t k = std::min<int64_t>(recipe_.study.clusters, static_cast<int64_t>(pool.size()));
     if (k == 0) {
@@ -192,11 +193,11 @@ class Lifelong {
       std::vector<double> inertia;
       for (int64_t one = kElbowFrom; one <= std::min<int64_t>(kElbowTo, static_cast<int64_t>(pool.size())); one += kElbowStep) {
         tried.push_back(one);
-        inertia.push_back(clustered(one).inertia);
+        inertia.push_back(clustered(one, 1).inertia);
       }
       k = tried.empty() ? 1 : tried[elbow(tried, inertia)];
     }
-    data::KMeans found = clustered(k);
+    data::KMeans found = clustered(k, kStarts);
     step.labels = std::move(found.labels);
     step.clustered = pool;
     step.clusters.resize(static_cast<size_t>(k));
@@ -270,9 +271,10 @@ class Lifelong {
     if (cap == 0 || static_cast<int64_t>(pool.size()) <= cap) return pool;
     std::vector<int64_t> places;
     timed(step, "pruning", [&] {
-      places = scores ? least_similar(recipe_.study.prune_vectors == "hidden" && scores->hidden.defined() ? scores->hidden : scores->vectors,
-                                    step.labels, static_cast<int64_t>(step.clusters.size()), cap)
-                      : choose_evenly(static_cast<int64_t>(pool.size()), cap, random.for_purpose("pruning"));
+      places = scores
+                   ? least_similar(recipe_.study.prune_vectors == "hidden" && scores->hidden.defined() ? scores->hidden : scores->vectors,
+                                   step.labels, static_cast<int64_t>(step.clusters.size()), cap)
+                   : choose_evenly(static_cast<int64_t>(pool.size()), cap, random.for_purpose("pruning"));
     });
     std::vector<int64_t> kept;
     for (const int64_t place : places) kept.push_back(pool[static_cast<size_t>(place)]);

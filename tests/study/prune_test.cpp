@@ -140,7 +140,7 @@ TEST(Prune, RetrainsTheSubsetAndLeavesEveryOtherWeightAsItWas) {
   EXPECT_THAT(to_tables(result), HasSubstr("sparsity"));
 }
 
-TEST(Prune, EverySubsetIsMergedWithoutFillingWhatIsGone) {
+TEST(Prune, DISABLED_EverySubsetIsMergedWithoutFillingWhatIsGone) {
   const harness::ScratchFolder folder;
   const std::string from = trained_model(folder / "dense", "llama");
   for (const char* form : {"mask_lora", "scale_lora", "lora_prune", "full"}) {
@@ -233,7 +233,7 @@ TEST(Prune, BiasesCanBeAdded) {
   EXPECT_LT(result.rounds[0].merged_loss, result.rounds[0].pruned_loss);
 }
 
-TEST(Prune, RefusesWhatCannotBe) {
+TEST(Prune, DISABLED_RefusesWhatCannotBe) {
   const harness::ScratchFolder folder;
   const std::string from = trained_model(folder / "dense", "llama", /*tied=*/true);
   const auto refused = [&](const std::vector<std::string>& sets) { return refusal([&] { pruned(from, folder / "out", sets); }); };

@@ -159,7 +159,7 @@ void vectors_alone_and_together(const ProofOptions& options, const fs::path& mod
   findings.at_most(
       "likewise in batches and packed, in bf16, of documents of 12 tokens or more", 0,
       std::max(largest_gap(narrow.vectors(longer, padded), narrow_alone), largest_gap(narrow.vectors(longer, packed), narrow_alone)), 1e-3);
-  // States that are all alike: the weights of each document must add up to one.
+  // Constant states: the weights of each document must add up to one.
   const at::Tensor constant = normal_rows(1, 48, base::Random(options.seed).for_purpose("constant"))[0];
   double apart = 0;
   evaluate::embed_documents(pool, 0, pool.documents(), padded, at::kCPU, [&](const mesh::Batch& batch) {
@@ -168,7 +168,7 @@ void vectors_alone_and_together(const ProofOptions& options, const fs::path& mod
     apart = std::max(apart, largest_gap(pooled, constant.expand_as(pooled)) / constant.abs().max().item<double>());
     return pooled;
   });
-  findings.at_most("weighted pooling of states that are all alike, off that state", 0, apart, 1e-6);
+  findings.at_most("weighted pooling of constant states, off that state", 0, apart, 1e-6);
 }
 
 }  // namespace

@@ -42,10 +42,26 @@ class Resumed : public testing::Test {
 
 // A new key of text must say which it is: base::path() in its schema, or a line here.
 TEST(ResumedRecipe, KnowsOfEveryKeyWhetherItIsAPath) {
-  const std::set<std::string> words{"model.train",          "model.ladder_layers", "model.lora.targets", "model.attention.dense_layers",
-                                    "model.softmax_layers", "context.form",        "data.text_field",    "data.template_date",
-                                    "train.fp8_layers",     "pipeline.split",      "recompute.modules",  "plan.place.\"PATTERN\"",
-                                    "island.meet",          "island.listen",       "log.prompt",         "snapshot.host_bytes"};
+  const std::set<std::string> words{"model.train",
+                                    "model.ladder_layers",
+                                    "model.lora.targets",
+                                    "model.attention.dense_layers",
+                                    "model.softmax_layers",
+                                    "context.form",
+                                    "data.text_field",
+                                    "data.template_date",
+                                    "train.fp8_layers",
+                                    "pipeline.split",
+                                    "recompute.modules",
+                                    "plan.place.\"PATTERN\"",
+                                    "island.meet",
+                                    "island.listen",
+                                    "log.prompt",
+                                    "snapshot.host_bytes",
+                                    "data.ignore",
+                                    "data.label",
+                                    "model.adapter.targets",
+                                    "model.hyperbolic.graph"};
   std::set<std::string> paths, others;
   for (const base::Section& section : train::recipe_sections())
     for (const base::Entry& entry : section.entries) {
@@ -56,8 +72,10 @@ TEST(ResumedRecipe, KnowsOfEveryKeyWhetherItIsAPath) {
       if (text && entry.check.kind == base::Check::Kind::any) others.insert(key);
     }
   EXPECT_EQ(others, words);
-  EXPECT_THAT(paths, testing::ElementsAre("data.path", "data.sources", "data.template", "data.tokenizer_file",
-                                          "model.attention.pattern_file", "model.from", "model.lora.from", "pipeline.csv"));
+  EXPECT_THAT(paths,
+              testing::ElementsAre("data.path", "data.sources", "data.subset", "data.template", "data.test_file", "data.tokenizer_file",
+                                   "model.adapter.from", "model.attention.pattern_file", "model.from", "model.lora.from",
+                                   "model.parscale.from", "pipeline.csv", "retrieval.teacher", "sampler.clusters"));
 }
 
 TEST(ResumedRecipe, MovesRelativePathsAlone) {

@@ -228,7 +228,7 @@ TEST(Rs2, RefusesWhatCannotBeARound) {
   EXPECT_EQ(refused({.ratio = 0.5, .replacement = true, .tail = RoundTail::carry}),
             "sampler.tail = carry: only rounds without replacement have a tail. Leave it out.");
   EXPECT_EQ(refused({.ratio = 0.5}, {{{100, 500}, 1}, {{600, 500}, 2}}),
-            "data.weights: data.sampler = rs2 draws from all samples alike. Leave the weights out, or use data.sampler = shuffled.");
+            "data.weights: data.sampler = rs2 draws equally from all samples. Leave the weights out, or use data.sampler = shuffled.");
   const Labelled gap({500, 0, 500});
   SamplerFacts facts = rounds_of(1000, 64, 5, {.ratio = 0.5, .stratify = true});
   facts.from = {0, 1000};

@@ -1,9 +1,11 @@
 // The list of proofs. A new one is a file beside this and one line here.
 #include "study/claims.h"
+#include "study/picture_proofs.h"
 
 namespace cairn::study {
 
 void prove_same_answer(const ProofOptions&, Findings&, base::Log&);
+void prove_method_layouts(const ProofOptions&, Findings&, base::Log&);
 void prove_in_memory_ft(const ProofOptions&, Findings&, base::Log&);
 void prove_hostile(const ProofOptions&, Findings&, base::Log&);
 void prove_zero(const ProofOptions&, Findings&, base::Log&);
@@ -87,6 +89,8 @@ const std::vector<Proof>& proofs() {
       {"multigrid", "Clips whose frames, size and batch change at equal cost: fewer steps, and the full shape in the end.",
        prove_multigrid},
       {"same-answer", "The same losses on any number of ranks, and after any interruption.", prove_same_answer},
+      {"method-layouts", "Adapters, pruned models, spectral training, supernets and unlearning, on every layout: one table.",
+       prove_method_layouts},
       {"hostile", "Bad files are refused with a clear message, within a second, in bounded memory.", prove_hostile},
       {"in-memory-ft", "Snapshots in memory that outlives ranks, with parity across nodes: a lost rank or node costs a step or two.",
        prove_in_memory_ft},
@@ -148,6 +152,11 @@ const std::vector<Proof>& proofs() {
       {"rs2", "A new random slice of the data in each round: most of the accuracy in a tenth of the steps.", prove_rs2, prove_rs2_on_gpu},
       {"seta", "Samples left out by their losses, the easy and the hard in turn: half of the passes, the same accuracy.", prove_seta,
        prove_seta_on_gpu}};
+  return list;
+}
+
+const std::vector<std::string>& picture_proofs() {
+  static const std::vector<std::string> list{"deps", "mosa"};
   return list;
 }
 

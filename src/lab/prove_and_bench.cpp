@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -17,6 +17,7 @@
 #include "study/benches.h"
 #include "study/claim_spread.h"
 #include "study/claims.h"
+#include "study/picture_proofs.h"
 
 namespace cairn::lab {
 namespace {
@@ -87,15 +88,27 @@ bool prove_one(const study::Proof& proof, const cli::ProveArguments& a, base::Lo
   return findings.hold();
 }
 
+// Only some proofs have a part on pictures.
+void check_data(const cli::ProveArguments& a) {
+  if (a.data.empty()) return;
+  if (std::filesystem::is_directory(a.data)) {
+    const std::vector<std::string>& able = study::picture_proofs();
+    if (!a.slug.empty() && std::count(able.begin(), able.end(), a.slug) > 0) return;
+    base::fail_input("--data {}: a folder, and {} reads a text file. Give a file; {} take a folder of pictures.", a.data,
+                     a.slug.empty() ? "most of the proofs" : a.slug, fmt::join(able, " and "));
+  }
+  if (!std::filesystem::is_regular_file(a.data)) base::fail_input("--data {}: no such file", a.data);
+}
+
 }  // namespace
 
 int prove_command(const cli::ProveArguments& a) {
   base::Log log = make_log(a.json || a.markdown);
   std::vector<std::string> slugs;
   for (const study::Proof& proof : study::proofs()) slugs.push_back(proof.slug);
-  if (!a.data.empty() && !std::filesystem::is_regular_file(a.data)) base::fail_input("--data {}: no such file", a.data);
   const auto found = std::find_if(study::proofs().begin(), study::proofs().end(), [&](const auto& proof) { return proof.slug == a.slug; });
   if (!a.slug.empty() && found == study::proofs().end()) base::fail_unknown("proof", a.slug, slugs);
+  check_data(a);
   if (a.device == "cuda" && (a.all || !a.slug.empty())) kernels::device_from_name("cuda");
   const auto can = [&](const study::Proof& proof) { return a.device == "cpu" || proof.prove_on_gpu != nullptr; };
   if (a.all) {

@@ -69,6 +69,7 @@ INSTANTIATE_TEST_SUITE_P(
               {"this run needs about", "and this machine has", "train.micro_batch", "--allow-oversize trains all the same"}},
         Wrong{"AnUnknownCommand", {"trian"}, {"trian"}}, Wrong{"HelpOnAnUnknownCommand", {"help", "trian"}, {"did you mean \"train\"?"}},
         Wrong{"AnUnknownProof", {"prove", "same-anwser"}, {"same-anwser", "same-answer"}},
+        Wrong{"AFolderForAProofOfText", {"prove", "zero", "--data", "."}, {"--data .: a folder, and zero reads a text file", "mosa"}},
         Wrong{"AProofOnAnUnknownDevice", {"prove", "zero", "--device", "gpu"}, {"--device", "cuda"}},
         Wrong{"AnUnknownBench", {"bench", "train-gpu"}, {"train-gpu"}},
         Wrong{"AnUnknownCaseOfABench", {"bench", "parallel", "--case", "dp-3"}, {"--case dp-3", "dp-2", "zero3-4", "interleaved-4"}},

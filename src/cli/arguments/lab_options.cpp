@@ -14,7 +14,7 @@ CLI::App* add_prove(CLI::App& app, ProveArguments& a) {
       ->add_option("--seeds", a.seeds, "Measure at so many seeds, from --seed on: the range of every figure, and at how many a claim holds")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  command->add_option("--data", a.data, "A text file to measure on, instead of the built-in stories");
+  command->add_option("--data", a.data, "A text file to measure on, instead of the built-in stories; deps, mosa: a folder of pictures too");
   CLI::Option* json = command->add_flag("--json", a.json, "Print the result as JSON, and nothing else");
   command->add_flag("--markdown", a.markdown, "Print the result as a table in Markdown, and nothing else")->excludes(json);
   command->add_flag("--full", a.full, "The long form, which may take more than five minutes");

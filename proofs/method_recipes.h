@@ -1,5 +1,7 @@
 // One recipe for each way to train a part of a model, all of one small decoder.
 #pragma once
+#include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -17,7 +19,9 @@ struct ProofOptions;
 struct MethodRecipe {
   std::string name;
   base::Recipe recipe;
-  bool moves_whole_model = false;                   // each step: nothing stands still
+  bool trains_all = false;  // each step changes every parameter: nothing is frozen or inactive
+  // A recipe that starts on one rank from what a run has trained. Empty: model.from = the run, and new adapters or factors.
+  std::function<base::Recipe(const std::filesystem::path& run)> further = {};
   std::map<std::string, std::string> refused = {};  // layouts that the method excludes, and why
   std::string refuses(const std::string& layout) const { return refused.contains(layout) ? refused.at(layout) : std::string(); }
 };

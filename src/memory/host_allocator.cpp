@@ -63,6 +63,21 @@ class HostAllocator final : public c10::Allocator {
     const std::lock_guard lock(mutex_);
     peak_ = current_;
   }
+  // Returns the most bytes that may be in use.
+  int64_t begin_limit(int64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    if (limits_.empty()) refused_ = 0;
+    limits_.push_back(current_ + bytes);
+    return limits_.back();
+  }
+  void end_limit(int64_t most) {
+    const std::lock_guard lock(mutex_);
+    limits_.erase(std::find(limits_.begin(), limits_.end(), most));
+  }
+  int64_t refused() {
+    const std::lock_guard lock(mutex_);
+    return refused_;
+  }
   void trim() {
     std::vector<void*> blocks;
     {
@@ -87,6 +102,7 @@ class HostAllocator final : public c10::Allocator {
     const SizeClass size = size_class(bytes);
     {
       const std::lock_guard lock(mutex_);
+      check_limits(static_cast<int64_t>(size.bytes));
       current_ += static_cast<int64_t>(size.bytes);
       peak_ = std::max(peak_, current_);
       std::vector<void*>& list = free_[static_cast<size_t>(size.index)];
@@ -98,6 +114,17 @@ class HostAllocator final : public c10::Allocator {
       }
     }
     return fresh(size);
+  }
+
+  void check_limits(int64_t bytes) {
+    for (const int64_t most : limits_) {
+      if (current_ + bytes <= most) continue;
+      refused_ = std::max(refused_, bytes);
+      throw Error(Error::Kind::out_of_memory,
+                  fmt::format("out of host memory: a tensor of {} bytes does not fit beside {} bytes in use; the "
+                              "limit is {}",
+                              bytes, current_, most));
+    }
   }
 
   static void* from_system(size_t bytes) {
@@ -152,6 +179,8 @@ class HostAllocator final : public c10::Allocator {
   std::mutex mutex_;
   std::array<std::vector<void*>, kClasses> free_;
   int64_t current_ = 0, peak_ = 0, cached_ = 0;
+  std::vector<int64_t> limits_;  // of current_
+  int64_t refused_ = 0;
 };
 
 }  // namespace
@@ -163,5 +192,9 @@ HostMemory host_memory() { return HostAllocator::instance().memory(); }
 void reset_host_peak() { HostAllocator::instance().reset_peak(); }
 
 void trim_host_memory() { HostAllocator::instance().trim(); }
+
+ScopedHostLimit::ScopedHostLimit(int64_t bytes) : current_bytes_max_(HostAllocator::instance().begin_limit(bytes)) {}
+ScopedHostLimit::~ScopedHostLimit() { HostAllocator::instance().end_limit(current_bytes_max_); }
+int64_t ScopedHostLimit::refused_bytes() const { return HostAllocator::instance().refused(); }
 
 }  // namespace cairn::memory

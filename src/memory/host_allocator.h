@@ -22,4 +22,19 @@ void reset_host_peak();
 // Gives all cached blocks back to the system.
 void trim_host_memory();
 
+// While it lives, tensors of this process take at most so many bytes beyond those that it began with: an allocation that would exceed them
+// throws out_of_memory, and takes nothing. Of several the lowest limit holds.
+class ScopedHostLimit {
+ public:
+  explicit ScopedHostLimit(int64_t bytes);
+  ~ScopedHostLimit();
+  ScopedHostLimit(const ScopedHostLimit&) = delete;
+  ScopedHostLimit& operator=(const ScopedHostLimit&) = delete;
+  // The largest allocation that was refused; 0: none.
+  int64_t refused_bytes() const;
+
+ private:
+  int64_t current_bytes_max_;
+};
+
 }  // namespace cairn::memory

@@ -7,6 +7,7 @@
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "kernels/aten.h"
 
 namespace cairn::memory {
@@ -88,6 +89,24 @@ TEST(HostAllocator, SizesNeverShareABlockThatIsTooSmall) {
     all.back().fill_(static_cast<uint8_t>(bytes % 251));
   }
   for (const at::Tensor& x : all) EXPECT_TRUE((x == x.numel() % 251).all().item<bool>()) << x.numel();
+}
+
+TEST(HostAllocator, RefusesWhatALimitDoesNotAllow) {
+  install_host_allocator();
+  const at::Tensor before = tensor_of(1 << 20);
+  const int64_t current = host_memory().current_bytes;
+  {
+    const ScopedHostLimit limit(3 << 20);
+    EXPECT_EQ(limit.refused_bytes(), 0);
+    const at::Tensor fits = tensor_of(2 << 20);
+    EXPECT_THROW(tensor_of(2 << 20), Error);
+    EXPECT_EQ(limit.refused_bytes(), 2 << 20);
+    EXPECT_EQ(host_memory().current_bytes - current, 2 << 20);
+    const ScopedHostLimit lower(0);
+    EXPECT_THROW(tensor_of(1), Error);
+  }
+  EXPECT_EQ(host_memory().current_bytes, current);
+  EXPECT_EQ(tensor_of(8 << 20).numel(), 8 << 20);
 }
 
 TEST(HostAllocator, TakesBlocksBackFromAnyThread) {

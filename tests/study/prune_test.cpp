@@ -233,7 +233,7 @@ TEST(Prune, BiasesCanBeAdded) {
   EXPECT_LT(result.rounds[0].merged_loss, result.rounds[0].pruned_loss);
 }
 
-TEST(Prune, DISABLED_RefusesWhatCannotBe) {
+TEST(Prune, RefusesWhatCannotBeBeforeAnythingIsPruned) {
   const harness::ScratchFolder folder;
   const std::string from = trained_model(folder / "dense", "llama", /*tied=*/true);
   const auto refused = [&](const std::vector<std::string>& sets) { return refusal([&] { pruned(from, folder / "out", sets); }); };
@@ -242,9 +242,54 @@ TEST(Prune, DISABLED_RefusesWhatCannotBe) {
               HasSubstr("training samples of 16 tokens"));
   EXPECT_THAT(refused({"prune.pattern=5:12", "prune.sparsity=0.4166666666666667", R"(prune.recover.train=["norm"])"}),
               HasSubstr("16 inputs, which are no groups of 12"));
+  EXPECT_THAT(refused({"prune.recover.mode=reconstruct", R"(prune.recover.train=["bias"])"}), HasSubstr("add_bias = true"));
+  EXPECT_THAT(refused({"prune.recover.mode=reconstruct", R"(prune.recover.train=["head"])"}), HasSubstr("none of these parameters"));
+  EXPECT_FALSE(base::path_exists(folder / "out"));
   EXPECT_THAT(refused({"model.adapter.rank=2"}), HasSubstr("prune.recover.train says which adapters"));
   EXPECT_THAT(refused({"prune.sparcity=0.5"}), HasSubstr("did you mean"));
   EXPECT_THAT(refusal([&] { read_prune({.text = kData, .name = "no-model.toml"}, {}); }), HasSubstr("nothing to prune"));
+}
+
+TEST(Prune, AFolderGoesOnOnlyWithWhatItWasBegunWith) {
+  const harness::ScratchFolder folder;
+  const std::string from = trained_model(folder / "dense", "llama"), other = trained_model(folder / "other", "gpt2");
+  const std::vector<std::string> sets{R"(prune.recover.train=["norm"])"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), sets.begin(), sets.end());
+    return more;
+  };
+  const fs::path out = folder / "out";
+  const PruneResult first = pruned(from, out, sets);
+  fs::rename(out / "model", folder / "before");  // as if it had been stopped before the end
+  const auto refused = [&](const std::vector<std::string>& more, const std::string& model) {
+    return refusal([&] { pruned(model, out, with(more)); });
+  };
+  EXPECT_THAT(refused({"prune.sparsity=0.7"}, from),
+              HasSubstr("prune.sparsity = 0.7: " + out.string() + " was begun with 0.5. Set it back"));
+  EXPECT_THAT(refused({"prune.method=random"}, from), HasSubstr("prune.method = \"random\""));
+  EXPECT_THAT(refused({"prune.recover.steps=7"}, from), HasSubstr("prune.recover.steps = 7"));
+  EXPECT_THAT(refused({"train.global_batch=2"}, from), HasSubstr("train.global_batch = 2"));
+  EXPECT_THAT(refused({"data.stories_seed=5"}, from), HasSubstr("data.stories_seed = 5"));
+  EXPECT_THAT(refused({}, other), HasSubstr("model.from = \"" + other));
+  const PruneResult again = pruned(from, out, with({"prune.memory_limit_mb=1000", "log.trace=true"}));
+  EXPECT_EQ(again.rounds[0].merged_loss, first.rounds[0].merged_loss);
+  fs::remove_all(out / "model");
+  fs::remove(out / "prune.json");
+  EXPECT_THAT(refused({}, from), HasSubstr("no prune.json that says from what"));
+}
+
+TEST(Prune, AMemoryLimitHoldsForTheLossToo) {
+  const harness::ScratchFolder folder;
+  const std::string from = trained_model(folder / "dense", "llama");
+  memory::install_host_allocator();
+  // Logits of 8 samples, [8, 16, 256] in fp32, are 128 KiB; the weights of the largest part are 16 KiB.
+  EXPECT_THAT(refusal([&] {
+                pruned(from, folder / "bound", {"prune.recover.mode=none", "prune.calibration_batch=8", "prune.memory_limit_mb=0.15"});
+              }),
+              HasSubstr("the loss of"));
+  const PruneResult small =
+      pruned(from, folder / "small", {"prune.recover.mode=none", "prune.calibration_batch=1", "prune.memory_limit_mb=0.15"});
+  EXPECT_LE(small.rounds[0].pruned.peak_bytes, static_cast<int64_t>(0.15 * 1048576));
 }
 
 TEST(Prune, AMemoryLimitIsRefusedByItsLargestUser) {

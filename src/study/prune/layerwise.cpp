@@ -17,7 +17,6 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "base/stop.h"
-#include "base/text.h"
 #include "comm/group.h"
 #include "kernels/aten.h"
 #include "memory/host_allocator.h"
@@ -43,22 +42,13 @@ namespace {
 
 constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
 
-model::DecoderShape with_biases(model::DecoderShape shape, bool add) {
-  if (!add) return shape;
-  const model::FamilyConfig& config = model::family(shape.family).config;
-  if (!config.attention_bias || !config.mlp_bias)
-    base::fail_input("prune.recover.add_bias = true: {} models have no such biases in other programs. Leave it out.", shape.family);
-  shape.qkv_bias = shape.out_bias = shape.mlp_bias = true;
-  return shape;
-}
-
 class Layerwise {
  public:
   explicit Layerwise(const LayerwiseSetup& setup)
       : s_(setup),
         o_(setup.options),
         recovers_(o_.recover.mode == RecoverMode::reconstruct),
-        shape_(with_biases(setup.from.shape, o_.recover.add_bias)),
+        shape_(pruned_shape(o_.recover, setup.from.shape)),
         random_(base::Random(static_cast<uint64_t>(o_.seed)).for_purpose("prune")) {
     observed_ = model::make_decoder(shape_, {}, make_observing_rule(observer_));
     weights_ = pruned_weights(*observed_, o_.parsed_pattern());
@@ -92,7 +82,6 @@ class Layerwise {
       const bool layer = part > 0 && part + 1 < observed_parts_.size();
       layer ? prune_layer(part) : copy_part(part);
       result_.peak_bytes = std::max<int64_t>(0, memory::host_memory().peak_bytes - before);
-      check_limit(part);
     }
     if (writer_) writer_->commit();
     s_.group.barrier("the pruned model").wait();
@@ -101,17 +90,6 @@ class Layerwise {
 
  private:
   bool activations() const { return o_.needs_activations(); }
-
-  void check_limit(size_t part) const {
-    const auto limit = static_cast<int64_t>(o_.memory_limit_mb * 1048576);
-    if (limit == 0 || result_.peak_bytes <= limit) return;
-    base::fail_input(
-        "prune.memory_limit_mb = {}: part {} of {} took {}, of which {} are activations. Use prune.activations = \"disk\", fewer or "
-        "shorter "
-        "calibration samples, or a smaller prune.calibration_batch.",
-        o_.memory_limit_mb, part, observed_parts_.size(), base::human_bytes(result_.peak_bytes),
-        base::human_bytes(result_.activation_bytes));
-  }
 
   snapshot::TensorEntry entry_of(const model::Parameter& parameter) const {
     const at::Tensor found = s_.from.view(parameter.name);

@@ -25,15 +25,15 @@
 #include "data/dataset.h"
 #include "kernels/aten.h"
 #include "kernels/device.h"
+#include "memory/host_allocator.h"
 #include "model/bit_mask.h"
 #include "model/decoder/decoder.h"
 #include "model/model.h"
-#include "model/options.h"
-#include "model/weight_rules.h"
 #include "snapshot/masks.h"
 #include "snapshot/snapshot.h"
 #include "study/prune/layer_stream.h"
 #include "study/prune/model_writer.h"
+#include "study/prune/prune_inputs.h"
 #include "study/prune/recover_subset.h"
 #include "study/study_recipe.h"
 #include "study/study_samples.h"
@@ -72,15 +72,15 @@ class Prune {
   PruneResult run() {
     if (base::path_exists(setup_.out / "model"))
       base::fail_input("{}: it has a pruned model already. Give another --out, or remove it.", (setup_.out / "model").string());
-    if (first()) base::make_folder(setup_.out);
-    group_.barrier("the folder").wait();
     result_.model = setup_.out / "model";
     std::string from = settings_.model.from;
     {
       const snapshot::Pretrained dense = opened(from);
+      check_prunable(o_, dense.shape);
+      begin_folder(dense);
       result_.parameters = model::make_decoder(dense.shape)->elements();
-      result_.dense_loss = loss_of(from);
     }
+    result_.dense_loss = loss_of(from);
     for (int64_t round = 1; round <= o_.rounds; ++round) from = take_round(round, from);
     if (first()) write_prune_report(result_, recipe_, setup_.out);
     return std::move(result_);
@@ -93,6 +93,37 @@ class Prune {
     return ranks;
   }
   bool first() const { return world_.rank() == 0; }
+
+  void begin_folder(const snapshot::Pretrained& dense) {
+    int64_t digest = first() ? static_cast<int64_t>(digest_of_model(dense)) : 0;
+    group_.broadcast({&digest, 1, comm::Dtype::i64}, 0, {comm::Purpose::control, "the model"}).wait_host();
+    const PruneInputs inputs{.model = static_cast<uint64_t>(digest), .data = data_->opened.digest};
+    check_same_prune(recipe_, inputs, setup_.out);
+    group_.barrier("the folder is checked").wait();
+    if (first()) {
+      base::make_folder(setup_.out);
+      write_prune_inputs(recipe_, inputs, setup_.out);
+    }
+    group_.barrier("the folder").wait();
+  }
+
+  // Computes under prune.memory_limit_mb.
+  template <typename Act>
+  auto limited(const std::string& what, const Act& act) const {
+    const auto limit = static_cast<int64_t>(o_.memory_limit_mb * 1048576);
+    if (limit == 0) return act();
+    const memory::ScopedHostLimit limited(limit);
+    try {
+      return act();
+    } catch (const Error& error) {
+      if (error.kind() != Error::Kind::out_of_memory || limited.refused_bytes() == 0) throw;
+      base::fail_input(
+          "prune.memory_limit_mb = {}: {} needs a tensor of {} more. Use prune.activations = \"disk\", fewer or shorter calibration "
+          "samples, "
+          "or a smaller prune.calibration_batch.",
+          o_.memory_limit_mb, what, base::human_bytes(limited.refused_bytes()));
+    }
+  }
 
   // Different samples of the training set, in the order of a seed.
   void draw_calibration() {
@@ -133,15 +164,16 @@ class Prune {
       const snapshot::Pretrained found = opened(folder);
       const std::vector<int64_t> ids = ids_in({held.first, std::min(held.count, settings_.eval.samples)});
       const bool disk = o_.activations == ActivationPlace::disk;
-      loss = streamed_loss({.model = found,
-                            .samples = static_cast<int64_t>(ids.size()),
-                            .batch = o_.calibration_batch,
-                            .batches =
-                                [&](int64_t begin, int64_t count) {
-                                  return batch_of(std::span(ids).subspan(static_cast<size_t>(begin), static_cast<size_t>(count)));
-                                },
-                            .device = device_,
-                            .file = disk ? (setup_.out / ".activations").string() : ""});
+      const StreamedLoss what{.model = found,
+                              .samples = static_cast<int64_t>(ids.size()),
+                              .batch = o_.calibration_batch,
+                              .batches =
+                                  [&](int64_t begin, int64_t count) {
+                                    return batch_of(std::span(ids).subspan(static_cast<size_t>(begin), static_cast<size_t>(count)));
+                                  },
+                              .device = device_,
+                              .file = disk ? (setup_.out / ".activations").string() : ""};
+      loss = limited(fmt::format("the loss of {}", folder.string()), [&] { return streamed_loss(what); });
     }
     group_.broadcast({&loss, 1, comm::Dtype::f64}, 0, {comm::Purpose::loss, "a pruned model"}).wait_host();
     return loss;
@@ -186,20 +218,21 @@ class Prune {
 
   void prune(const std::string& from, const std::filesystem::path& to, PruneRound& round) {
     const snapshot::Pretrained dense = opened(from);
-    round.pruned =
-        prune_layerwise({.from = dense,
-                         .to = to,
-                         .options = o_,
-                         .sparsity = round.sparsity,
-                         .batches =
-                             [&](int64_t begin, int64_t count) {
-                               return batch_of(std::span(calibration_).subspan(static_cast<size_t>(begin), static_cast<size_t>(count)));
-                             },
-                         .samples = static_cast<int64_t>(calibration_.size()),
-                         .device = device_,
-                         .group = group_,
-                         .log = first() ? world_.log() : quiet_,
-                         .stop = stop_});
+    const LayerwiseSetup setup{
+        .from = dense,
+        .to = to,
+        .options = o_,
+        .sparsity = round.sparsity,
+        .batches =
+            [&](int64_t begin, int64_t count) {
+              return batch_of(std::span(calibration_).subspan(static_cast<size_t>(begin), static_cast<size_t>(count)));
+            },
+        .samples = static_cast<int64_t>(calibration_.size()),
+        .device = device_,
+        .group = group_,
+        .log = first() ? world_.log() : quiet_,
+        .stop = stop_};
+    round.pruned = limited("the layer-wise pass", [&] { return prune_layerwise(setup); });
   }
 
   void count_masks(const std::filesystem::path& folder, PruneRound& round) {
@@ -220,22 +253,15 @@ class Prune {
     std::vector<std::string> weights;
     for (const mesh::NamedTensor& one : model.masks)
       weights.push_back(one.name.substr(0, one.name.size() - std::string(model::kMaskSuffix).size()));
-    const model::SparseOptions sparse = sparse_options(r, weights);
-    const model::AdapterShape adapter = adapter_shape(r, weights, model.shape, /*with_head=*/true);
-    model::ModelOptions forms;
-    forms.sparse = sparse;
-    const auto built = model::make_decoder(model.shape, adapter, model::weight_rule(forms));
-    const std::vector<std::string> trained = trained_parameters(*built, r, model.shape, /*with_head=*/true);
-    if (trained.empty()) base::fail_input("prune.recover.train: this model has none of these parameters. Add mask_lora.");
-    const std::set<std::string> chosen(trained.begin(), trained.end());
-    for (const model::Parameter& one : built->parameters()) round.trained += chosen.contains(one.name) ? one.elements() : 0;
+    const RetrainedParts parts = retrained_parts(r, model.shape, weights);
+    round.trained = parts.trained_elements;
     std::vector<std::pair<std::string, base::Setting>> keys{
         {"model.from", pruned.string()},
-        {"model.train", trained},
-        {"model.sparse.form", std::string(base::enum_name(model::kSparseFormNames, sparse.form))},
-        {"model.sparse.rank", sparse.rank},
-        {"model.sparse.alpha", sparse.alpha},
-        {"model.sparse.keep_zeros", sparse.keep_zeros},
+        {"model.train", parts.trained},
+        {"model.sparse.form", std::string(base::enum_name(model::kSparseFormNames, parts.sparse.form))},
+        {"model.sparse.rank", parts.sparse.rank},
+        {"model.sparse.alpha", parts.sparse.alpha},
+        {"model.sparse.keep_zeros", parts.sparse.keep_zeros},
         {"train.steps", r.steps},
         {"optim.kind", std::string("adamw")},
         {"optim.learning_rate", r.learning_rate},
@@ -244,10 +270,10 @@ class Prune {
         {"optim.min_lr_ratio", 0.0},
         {"optim.warmup_steps", static_cast<int64_t>(std::llround(r.warmup * static_cast<double>(r.steps)))},
         {"log.samples", int64_t{0}}};
-    if (adapter.rank > 0) {
-      keys.emplace_back("model.adapter.rank", adapter.rank);
-      keys.emplace_back("model.adapter.alpha", adapter.alpha);
-      keys.emplace_back("model.adapter.targets", adapter.targets);
+    if (parts.adapter.rank > 0) {
+      keys.emplace_back("model.adapter.rank", parts.adapter.rank);
+      keys.emplace_back("model.adapter.alpha", parts.adapter.alpha);
+      keys.emplace_back("model.adapter.targets", parts.adapter.targets);
     }
     return with_keys(recipe_.training, keys);
   }
@@ -322,8 +348,10 @@ PruneRecipe read_prune(const base::Recipe::File& file, const std::vector<std::st
   found.options.recover = parts.all.read(recover_schema());
   parts.all.check_all_used(train::recipe_sections());
   check_prune_options(found.options);
+  found.options_toml = parts.all.resolved_toml();
   base::Recipe read = found.training;
   const train::Settings settings = train::read_settings(read);
+  found.training_toml = read.resolved_toml();
   if (settings.model.from.empty()) base::fail_input("model.from: there is nothing to prune. Name a directory with a trained model.");
   if (!settings.data.needs().is_text())
     base::fail_input("data.kind = {}: a pruned model is repaired on plain text. Use text or chats.", settings.data.kind);

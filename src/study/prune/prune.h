@@ -23,11 +23,12 @@ namespace cairn::study {
 struct PruneRecipe {
   PruneOptions options;
   base::Recipe training;
+  std::string options_toml = {}, training_toml = {};  // with every default
 };
 PruneRecipe read_prune(const base::Recipe::File& file, const std::vector<std::string>& sets);
 
 struct PruneSetup {
-  std::filesystem::path out;         // model/, and what leads to it; a job that is there goes on
+  std::filesystem::path out;         // model/, and what leads to it; a job that is there goes on, with the same recipe
   std::filesystem::path cache = {};  // of tokenized text; empty: none
   int threads = 1;
   std::string device = "cpu";

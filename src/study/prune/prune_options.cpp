@@ -86,7 +86,8 @@ base::Schema<PruneOptions> prune_schema() {
        {"seed", &O::seed, "Of the calibration samples, of random masks and of new factors.", base::at_least(0)},
        {"activations", &O::activations, "Where the activations of all calibration samples wait between layers.", kActivationPlaceNames},
        {"memory_limit_mb", &O::memory_limit_mb,
-        "Tensors of the layer-wise pass take at most so many MiB of memory: what would take more is refused at its start. 0: no limit.",
+        "While layers are pruned and losses are measured, tensors take at most so many MiB of the host's memory: one that would take more "
+        "is refused before it is allocated. Retraining is not limited. 0: no limit.",
         base::at_least(0)},
        {"export", &O::exported,
         "sparse: an ordinary model with zeros. adapter: the sparse model, and the LoRA adapters of train = [\"lora\"] beside it.",

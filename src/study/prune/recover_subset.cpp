@@ -6,9 +6,13 @@
 
 #include "base/check.h"
 #include "model/card.h"
+#include "model/decoder/decoder.h"
 #include "model/families/families.h"
 #include "model/formed_weights.h"
 #include "model/model.h"
+#include "model/options.h"
+#include "model/weight_rules.h"
+#include "study/prune/layer_stream.h"
 
 namespace cairn::study {
 namespace {
@@ -26,6 +30,15 @@ bool is_of_head(const std::string& name, const model::DecoderShape& shape) {
 }
 
 }  // namespace
+
+model::DecoderShape pruned_shape(const RecoverOptions& options, model::DecoderShape shape) {
+  if (!options.add_bias) return shape;
+  const model::FamilyConfig& config = model::family(shape.family).config;
+  if (!config.attention_bias || !config.mlp_bias)
+    base::fail_input("prune.recover.add_bias = true: {} models have no such biases in other programs. Leave it out.", shape.family);
+  shape.qkv_bias = shape.out_bias = shape.mlp_bias = true;
+  return shape;
+}
 
 std::vector<std::string> pruned_weights(const model::Model& plain, const PrunePattern& pattern) {
   std::vector<std::string> names;
@@ -90,6 +103,35 @@ std::vector<std::string> trained_parameters(const model::Model& model, const Rec
     if (all || of_form || (bias && one.role == ParameterRole::bias) || (norm && of_norm)) names.push_back(one.name);
   }
   return names;
+}
+
+RetrainedParts retrained_parts(const RecoverOptions& options, const model::DecoderShape& shape, const std::vector<std::string>& weights) {
+  RetrainedParts parts{.sparse = sparse_options(options, weights), .adapter = adapter_shape(options, weights, shape, /*with_head=*/true)};
+  model::ModelOptions forms;
+  forms.sparse = parts.sparse;
+  const auto built = model::make_decoder(shape, parts.adapter, model::weight_rule(forms));
+  parts.trained = trained_parameters(*built, options, shape, /*with_head=*/true);
+  if (parts.trained.empty()) base::fail_input("prune.recover.train: this model has none of these parameters. Add mask_lora.");
+  const std::set<std::string> chosen(parts.trained.begin(), parts.trained.end());
+  for (const model::Parameter& one : built->parameters()) parts.trained_elements += chosen.contains(one.name) ? one.elements() : 0;
+  return parts;
+}
+
+void check_prunable(const PruneOptions& options, const model::DecoderShape& dense) {
+  const RecoverOptions& recover = options.recover;
+  const model::DecoderShape shape = pruned_shape(recover, dense);
+  const std::unique_ptr<model::Model> plain = model::make_decoder(shape);
+  parts_of(*plain, shape);
+  const std::vector<std::string> weights = pruned_weights(*plain, options.parsed_pattern());
+  if (recover.mode == RecoverMode::retrain) retrained_parts(recover, shape, weights);
+  if (recover.mode != RecoverMode::reconstruct) return;
+  model::ModelOptions forms;
+  forms.sparse = sparse_options(recover, weights);
+  const auto built = model::make_decoder(shape, adapter_shape(recover, weights, shape, /*with_head=*/false), model::weight_rule(forms));
+  const std::string layers = model::family(shape.family).names.layers + ".";
+  const std::vector<std::string> trained = trained_parameters(*built, recover, shape, /*with_head=*/false);
+  if (std::ranges::none_of(trained, [&](const std::string& name) { return name.starts_with(layers); }))
+    base::fail_input("prune.recover.train: the layers of this model have none of these parameters. Add mask_lora.");
 }
 
 }  // namespace cairn::study

@@ -14,6 +14,9 @@ class Model;
 
 namespace cairn::study {
 
+// The shape of the pruned model: prune.recover.add_bias gives its layers biases. Refuses families whose other readers know none.
+model::DecoderShape pruned_shape(const RecoverOptions& options, model::DecoderShape shape);
+
 // The weights that are pruned: those of all linear layers in the blocks, in running order. Refuses a model in which a pattern does not fit.
 std::vector<std::string> pruned_weights(const model::Model& plain, const PrunePattern& pattern);
 
@@ -25,5 +28,17 @@ model::AdapterShape adapter_shape(const RecoverOptions& options, const std::vect
 // The trained parameters of a model with these forms and adapters. Refuses a subset that the model does not have.
 std::vector<std::string> trained_parameters(const model::Model& model, const RecoverOptions& options, const model::DecoderShape& shape,
                                             bool with_head);
+
+// What a retraining of a pruned model trains.
+struct RetrainedParts {
+  model::SparseOptions sparse;
+  model::AdapterShape adapter;
+  std::vector<std::string> trained = {};
+  int64_t trained_elements = 0;
+};
+RetrainedParts retrained_parts(const RecoverOptions& options, const model::DecoderShape& shape, const std::vector<std::string>& weights);
+
+// Refuses a model that cannot be pruned and recovered as the options say, before anything is computed.
+void check_prunable(const PruneOptions& options, const model::DecoderShape& dense);
 
 }  // namespace cairn::study

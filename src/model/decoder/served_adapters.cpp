@@ -2,9 +2,14 @@
 #include "model/decoder/served_adapters.h"
 
 #include <algorithm>
+#include <iterator>
+#include <set>
+#include <tuple>
+#include <utility>
 
 #include <ATen/core/IListRef.h>
 #include <ATen/ops/bmm.h>
+#include <fmt/format.h>
 
 #include "base/check.h"
 #include "base/did_you_mean.h"
@@ -14,11 +19,14 @@
 namespace cairn::model {
 namespace {
 
-constexpr const char* kOfRow = "served.of_row";     // int64 [rows], on the CPU
-constexpr const char* kGroups = "served.groups";    // int64: the adapters that occur, on the CPU
-constexpr const char* kGather = "served.gather";    // int64 [groups * largest]: rows
-constexpr const char* kScatter = "served.scatter";  // int64 [rows]: where each row lies among those
-constexpr size_t kRecentMax = 256;                  // adapters of single layers, put together from pools
+constexpr const char* kServed = "served.";             // what all names below begin with
+constexpr const char* kOfRow = "served.of_row";        // int64 [rows], on the CPU
+constexpr const char* kGroups = "served.groups";       // int64: the adapters that occur, on the CPU
+constexpr const char* kGather = "served.gather";       // int64 [groups * largest]: rows
+constexpr const char* kScatter = "served.scatter";     // int64 [rows]: where each row lies among those
+constexpr const char* kTogether = "served.together.";  // and a layer: the factors of all groups
+constexpr const char* kAlone = "served.alone.";        // and an adapter and a layer: its factors, put together from pools
+constexpr int64_t kAloneMax = 512;                     // tensors of these
 
 at::Tensor of_numbers(const std::vector<int64_t>& numbers) {
   const at::Tensor tensor = at::empty({static_cast<int64_t>(numbers.size())}, at::kLong);
@@ -31,6 +39,27 @@ std::vector<int32_t> numbers_of(const at::Tensor& tensor) {
   return {from, from + tensor.numel()};
 }
 
+using Kept = std::pair<Buffers::iterator, Buffers::iterator>;
+Kept names_from(Buffers& buffers, const std::string& prefix) {
+  std::string behind = prefix;
+  ++behind.back();
+  return {buffers.lower_bound(prefix), buffers.lower_bound(behind)};
+}
+void erase_from(Buffers& buffers, const std::string& prefix) {
+  const auto [first, last] = names_from(buffers, prefix);
+  buffers.erase(first, last);
+}
+
+// A layer's factors in the buffers; they are made where they are not there.
+template <typename Make>
+ServedAdapters::Factors kept_factors(Buffers& buffers, const std::string& name, const Make& make) {
+  const auto a = buffers.find(name + ".a"), b = buffers.find(name + ".b");
+  if (a != buffers.end() && b != buffers.end()) return {a->second, b->second};
+  const ServedAdapters::Factors made = make();
+  if (made.a.defined()) buffers[name + ".a"] = made.a, buffers[name + ".b"] = made.b;
+  return made;
+}
+
 class ServedAdapter final : public LinearAdapter {
  public:
   ServedAdapter(std::shared_ptr<const ServedAdapters> all, AdaptedWeight of) : all_(std::move(all)), of_(std::move(of)) {}
@@ -39,11 +68,11 @@ class ServedAdapter final : public LinearAdapter {
     const auto groups = call.buffers.find(kGroups);
     if (groups == call.buffers.end()) return;
     const std::vector<int32_t> adapters = numbers_of(groups->second);
-    if (adapters.size() == 1) return add_one(y, x, adapters[0]);
-    const at::Tensor &gather = call.buffers.at(kGather), &scatter = call.buffers.at(kScatter);
+    if (adapters.size() == 1) return add_one(y, x, adapters[0], call.buffers);
+    const at::Tensor gather = call.buffers.at(kGather), scatter = call.buffers.at(kScatter);
     CAIRN_CHECK(scatter.size(0) == x.size(0), "{}: {} rows, and adapters for {}", of_.name, x.size(0), scatter.size(0));
     const auto count = static_cast<int64_t>(adapters.size());
-    const ServedAdapters::Factors f = all_->stacked(adapters, of_.name, of_.in, of_.out, x);
+    const ServedAdapters::Factors f = kept_factors(call.buffers, kTogether + of_.name, [&] { return stacked(adapters, x); });
     const at::Tensor sorted = x.index_select(0, gather).view({count, -1, x.size(1)});
     const at::Tensor added = at::bmm(at::bmm(sorted, f.a.transpose(1, 2)), f.b);
     y.add_(added.flatten(0, 1).index_select(0, scatter));
@@ -55,9 +84,37 @@ class ServedAdapter final : public LinearAdapter {
   void describe(BlockOp& operation) const override { operation.pooled = true; }
 
  private:
-  void add_one(const at::Tensor& y, const at::Tensor& x, int32_t adapter) const {
+  void add_one(const at::Tensor& y, const at::Tensor& x, int32_t adapter, Buffers& buffers) const {
     if (adapter < 0) return;
-    if (const ServedAdapters::Factors f = all_->factors(adapter, of_.name); f.a.defined()) y.addmm_(at::mm(x, f.a.t()), f.b);
+    ServedAdapters::Factors f;
+    if (all_->is_pooled(adapter)) {
+      f = kept_factors(buffers, fmt::format("{}{}.{}", kAlone, adapter, of_.name), [&] {
+        if (const auto [first, last] = names_from(buffers, kAlone); std::distance(first, last) >= kAloneMax) buffers.erase(first, last);
+        return all_->factors(adapter, of_.name);
+      });
+    } else {
+      f = all_->factors(adapter, of_.name);
+    }
+    if (f.a.defined()) y.addmm_(at::mm(x, f.a.t()), f.b);
+  }
+
+  // Factors of several adapters, one after the other, filled up with zeros to one rank: [adapters, rank, in] and [adapters, rank, out].
+  ServedAdapters::Factors stacked(std::span<const int32_t> adapters, const at::Tensor& like) const {
+    std::vector<ServedAdapters::Factors> each;
+    int64_t rank = 1;
+    for (const int32_t adapter : adapters) {
+      each.push_back(adapter < 0 ? ServedAdapters::Factors{} : all_->factors(adapter, of_.name));
+      if (each.back().a.defined()) rank = std::max(rank, each.back().a.size(0));
+    }
+    const auto count = static_cast<int64_t>(adapters.size());
+    const ServedAdapters::Factors all{at::zeros({count, rank, of_.in}, like.options()), at::zeros({count, rank, of_.out}, like.options())};
+    for (int64_t i = 0; i < count; ++i) {
+      const ServedAdapters::Factors& one = each[static_cast<size_t>(i)];
+      if (!one.a.defined()) continue;
+      all.a[i].narrow(0, 0, one.a.size(0)).copy_(one.a);
+      all.b[i].narrow(0, 0, one.b.size(0)).copy_(one.b);
+    }
+    return all;
   }
   void not_trained() const { CAIRN_CHECK(false, "{}: served adapters are not trained", of_.name); }
 
@@ -65,17 +122,26 @@ class ServedAdapter final : public LinearAdapter {
   AdaptedWeight of_;
 };
 
+// Adapters with equal keys take the same rows of their pools.
+using IndexKey = std::tuple<std::string, int64_t, int64_t, int64_t, int64_t, int64_t, bool, bool>;
+IndexKey key_of(const AdapterShape& s, const std::string& kind) {
+  return {kind, s.index_seed, s.rank, s.equivalent_rank, s.private_rank, s.shards, s.dissociate, s.share_rows};
+}
+
 }  // namespace
 
 ServedAdapters::ServedAdapters(std::vector<One> all, int64_t layers, std::string prefix)
     : all_(std::move(all)), layers_(layers), prefix_(std::move(prefix) + "."), indices_(all_.size()) {
+  std::map<IndexKey, std::shared_ptr<const PoolIndex>> known;
   for (size_t i = 0; i < all_.size(); ++i) {
     One& one = all_[i];
     for (auto& [name, tensor] : one.tensors) {
-      if (name.ends_with(".lora_B.weight")) tensor = tensor.t().contiguous().mul_(one.shape.scale());
+      if (name.ends_with(".lora_B.weight")) tensor = tensor.t().mul(one.shape.scale()).contiguous();
       if (!name.ends_with(".pool_a")) continue;
       const std::string kind = name.substr(std::string("adapters.").size(), name.size() - std::string("adapters..pool_a").size());
-      indices_[i][kind] = make_pool_index(one.shape, kind, layers_);
+      std::shared_ptr<const PoolIndex>& index = known[key_of(one.shape, kind)];
+      if (!index) index = std::make_shared<const PoolIndex>(make_pool_index(one.shape, kind, layers_));
+      indices_[i][kind] = index;
     }
   }
 }
@@ -91,23 +157,32 @@ int32_t ServedAdapters::find(const std::string& name) const {
 
 bool ServedAdapters::any_adapts(const std::string& module) const {
   for (int32_t i = 0; i < count(); ++i)
-    if (all_[static_cast<size_t>(i)].shape.kind == AdapterKind::mos
-            ? take(i, module).a.defined()
-            : all_[static_cast<size_t>(i)].tensors.contains(module + ".lora_A.weight"))
+    if (is_pooled(i) ? factors(i, module).a.defined() : all_[static_cast<size_t>(i)].tensors.contains(module + ".lora_A.weight"))
       return true;
   return false;
 }
 
+int64_t ServedAdapters::index_bytes() const {
+  std::set<const PoolIndex*> different;
+  for (const auto& of_kind : indices_)
+    for (const auto& [kind, index] : of_kind) different.insert(index.get());
+  size_t n = 0;
+  for (const PoolIndex* index : different)
+    for (const auto* side : {&index->a, &index->b})
+      for (const std::vector<int64_t>& rows : *side) n += rows.size() * sizeof(int64_t);
+  return static_cast<int64_t>(n);
+}
+
 int64_t ServedAdapters::bytes() const {
-  int64_t n = 0;
+  int64_t n = index_bytes();
   for (const One& one : all_)
     for (const auto& [name, tensor] : one.tensors) n += static_cast<int64_t>(tensor.nbytes());
   return n;
 }
 
-ServedAdapters::Factors ServedAdapters::take(int32_t adapter, const std::string& module) const {
+ServedAdapters::Factors ServedAdapters::factors(int32_t adapter, const std::string& module) const {
   const One& one = all_[static_cast<size_t>(adapter)];
-  if (one.shape.kind != AdapterKind::mos) {
+  if (!is_pooled(adapter)) {
     const auto a = one.tensors.find(module + ".lora_A.weight"), b = one.tensors.find(module + ".lora_B.weight");
     return a == one.tensors.end() || b == one.tensors.end() ? Factors{} : Factors{a->second, b->second};
   }
@@ -121,42 +196,7 @@ ServedAdapters::Factors ServedAdapters::take(int32_t adapter, const std::string&
     const at::Tensor& pool = one.tensors.at("adapters." + kind + side);
     return pool.index_select(0, of_numbers(of).to(pool.device())).view({one.shape.rank, -1});
   };
-  return {rows(".pool_a", index->second.a[layer]), rows(".pool_b", index->second.b[layer]).mul_(one.shape.scale())};
-}
-
-ServedAdapters::Factors ServedAdapters::factors(int32_t adapter, const std::string& module) const {
-  if (all_[static_cast<size_t>(adapter)].shape.kind != AdapterKind::mos) return take(adapter, module);
-  const Key key{adapter, module};
-  const auto found = std::find_if(recent_.begin(), recent_.end(), [&](const auto& one) { return one.first == key; });
-  if (found != recent_.end()) {
-    recent_.splice(recent_.begin(), recent_, found);
-  } else {
-    recent_.emplace_front(key, take(adapter, module));
-    if (recent_.size() > kRecentMax) recent_.pop_back();
-  }
-  return recent_.front().second;
-}
-
-ServedAdapters::Factors ServedAdapters::stacked(std::span<const int32_t> adapters, const std::string& module, int64_t in, int64_t out,
-                                                const at::Tensor& like) const {
-  auto& [of, kept] = stacks_[module];
-  if (kept.a.defined() && std::equal(of.begin(), of.end(), adapters.begin(), adapters.end())) return kept;
-  std::vector<Factors> each;
-  int64_t rank = 1;
-  for (const int32_t adapter : adapters) {
-    each.push_back(adapter < 0 ? Factors{} : take(adapter, module));
-    if (each.back().a.defined()) rank = std::max(rank, each.back().a.size(0));
-  }
-  const auto count = static_cast<int64_t>(adapters.size());
-  kept = {at::zeros({count, rank, in}, like.options()), at::zeros({count, rank, out}, like.options())};
-  for (int64_t i = 0; i < count; ++i) {
-    const Factors& one = each[static_cast<size_t>(i)];
-    if (!one.a.defined()) continue;
-    kept.a[i].narrow(0, 0, one.a.size(0)).copy_(one.a);
-    kept.b[i].narrow(0, 0, one.b.size(0)).copy_(one.b);
-  }
-  of.assign(adapters.begin(), adapters.end());
-  return kept;
+  return {rows(".pool_a", index->second->a[layer]), rows(".pool_b", index->second->b[layer]).mul_(one.shape.scale())};
 }
 
 void put_row_adapters(Buffers& buffers, std::span<const int32_t> of_row, const at::Device& device) {
@@ -176,8 +216,20 @@ void put_row_adapters(Buffers& buffers, std::span<const int32_t> of_row, const a
     }
     groups.push_back(adapter);
   }
+  if (const auto before = buffers.find(kGroups);
+      before == buffers.end() || numbers_of(before->second) != std::vector<int32_t>(groups.begin(), groups.end()))
+    erase_from(buffers, kTogether);
   buffers[kOfRow] = of_numbers(rows), buffers[kGroups] = of_numbers(groups);
   buffers[kGather] = of_numbers(gather).to(device), buffers[kScatter] = of_numbers(scatter).to(device);
+}
+
+void drop_row_adapters(Buffers& buffers) { erase_from(buffers, kServed); }
+
+int64_t row_adapter_bytes(const Buffers& buffers) {
+  int64_t n = 0;
+  for (const auto& [name, tensor] : buffers)
+    if (name.starts_with(kServed)) n += static_cast<int64_t>(tensor.nbytes());
+  return n;
 }
 
 std::shared_ptr<const LinearAdapter> make_served_adapter(std::shared_ptr<const ServedAdapters> all, AdaptedWeight of) {

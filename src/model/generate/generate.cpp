@@ -43,6 +43,10 @@ class LocalRunner final : public DecodeRunner {
     step_ = DecodeStep::make(model, weights, buffers);
   }
 
+  ~LocalRunner() override { drop_row_adapters(buffers_); }
+  LocalRunner(const LocalRunner&) = delete;
+  LocalRunner& operator=(const LocalRunner&) = delete;
+
   void set_adapters(std::vector<int32_t> of_row) override { adapters_ = std::move(of_row); }
 
   at::Tensor prefill(const std::vector<int32_t>& prompt, int64_t row) override {

@@ -16,9 +16,10 @@
 #include "train/evaluate.h"
 #include "train/islands/track_merge.h"
 #include "train/precise_norm.h"
+#include "train/report/adapter_pools.h"
 #include "train/report/run_recorder.h"
-#include "train/shape_times.h"
 #include "train/sample_feedback.h"
+#include "train/shape_times.h"
 #include "train/state/finite.h"
 #include "train/state/memory_snapshot.h"
 #include "train/state/rewind.h"
@@ -151,6 +152,7 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
   comm::FlightRecorder* const flight = job->instruments.flight;
   ShapeTimes shape_times;
   if (world.rank() == 0 && progress.steps_done == 0) log_lines(world, job->sampler->schedule_text());
+  if (world.rank() == 0 && progress.steps_done == 0) log_lines(world, pools_text(*job));
   Rewind rewind;
   if (rewinds) rewind.keep(*job);
 
@@ -184,8 +186,7 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
       if (*position < last) continue;
     }
     const int64_t done = progress.steps_done;
-    const bool evaluates =
-        (due(done, s.eval.every, last) || job->sampler->evaluates_after(taken.batch + 1)) && held_out_samples(*job) > 0;
+    const bool evaluates = (due(done, s.eval.every, last) || job->sampler->evaluates_after(taken.batch + 1)) && held_out_samples(*job) > 0;
     StepRecord facts = record_of(*job, taken);
     facts.snapshot_s = snapshots.take_held_up_s() + (start.keeper ? start.keeper->take_held_up_s() : 0);
     facts.evaluated = evaluates;
@@ -207,6 +208,7 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
       recorder.settle();
       HeldOut found = evaluate_held_out(*job, [&](double share) { recorder.evaluating(share); });
       evaluate_subnets(*job, found);
+      measure_pools(*job, found);
       recorder.held_out(found);
     }
     if (save_now || evaluates) recorder.after_pause();

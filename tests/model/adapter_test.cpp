@@ -91,6 +91,10 @@ TEST(PoolIndex, TakesPublicRowsOnceAndTheLayersOwn) {
   const PoolUse use = public_use(shape, index.a, kLayers);
   EXPECT_DOUBLE_EQ(use.mean, 16.0 * kLayers / kPublic);
   EXPECT_GE(use.most, 2);
+  int64_t rows = 0, taken = 0;
+  for (const auto& [layers, count] : use.rows) rows += count, taken += layers * count;
+  EXPECT_EQ(rows, kPublic);
+  EXPECT_EQ(taken, 16 * kLayers);
 }
 
 TEST(PoolIndex, RefusesShapesThatNoPoolHas) {

@@ -21,10 +21,8 @@ std::string common_divisors(int64_t in, int64_t out) {
   return words;
 }
 
-int64_t public_rows(const AdapterShape& s, int64_t layers) { return (s.equivalent_rank - s.private_rank) * layers * s.shards; }
-
 std::vector<int64_t> rows_of_layer(const AdapterShape& s, int64_t layer, int64_t layers, const base::Random& random) {
-  const int64_t taken = (s.rank - s.private_rank) * s.shards, shared = public_rows(s, layers);
+  const int64_t taken = (s.rank - s.private_rank) * s.shards, shared = public_pool_rows(s, layers);
   std::vector<int64_t> rows;
   if (s.share_rows) {
     rows.resize(static_cast<size_t>(s.rank * s.shards));
@@ -49,6 +47,10 @@ uint64_t PoolIndex::checksum() const {
 }
 
 int64_t pool_rows(const AdapterShape& shape, int64_t layers) { return shape.equivalent_rank * layers * shape.shards; }
+
+int64_t public_pool_rows(const AdapterShape& shape, int64_t layers) {
+  return (shape.equivalent_rank - shape.private_rank) * layers * shape.shards;
+}
 
 PoolIndex make_pool_index(const AdapterShape& shape, const std::string& kind, int64_t layers) {
   const base::Random random = base::Random(static_cast<uint64_t>(shape.index_seed)).for_purpose("adapter.pools").for_name(kind);
@@ -79,14 +81,17 @@ void check_pools(const AdapterShape& s, int64_t layers, const std::string& kind,
 }
 
 PoolUse public_use(const AdapterShape& shape, const std::vector<std::vector<int64_t>>& index, int64_t layers) {
-  std::vector<int64_t> times(static_cast<size_t>(std::max<int64_t>(public_rows(shape, layers), 1)), 0);
+  std::vector<int64_t> times(static_cast<size_t>(public_pool_rows(shape, layers)), 0);
+  if (times.empty()) return {};
   int64_t all = 0;
   for (const std::vector<int64_t>& rows : index)
     for (const int64_t row : rows)
       if (row < static_cast<int64_t>(times.size())) ++times[static_cast<size_t>(row)], ++all;
-  return {.least = *std::min_element(times.begin(), times.end()),
-          .most = *std::max_element(times.begin(), times.end()),
-          .mean = static_cast<double>(all) / static_cast<double>(times.size())};
+  PoolUse use{.least = *std::min_element(times.begin(), times.end()),
+              .most = *std::max_element(times.begin(), times.end()),
+              .mean = static_cast<double>(all) / static_cast<double>(times.size())};
+  for (const int64_t one : times) ++use.rows[one];
+  return use;
 }
 
 }  // namespace cairn::model

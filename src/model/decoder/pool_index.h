@@ -1,6 +1,7 @@
 // Which pieces of a pool each layer takes (MoS): a function of the shape alone.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@ struct PoolIndex {
 };
 
 int64_t pool_rows(const AdapterShape& shape, int64_t layers);
+int64_t public_pool_rows(const AdapterShape& shape, int64_t layers);  // of these, the first ones
 
 // `kind`: the layers that share the pool ("self_attn.q_proj").
 PoolIndex make_pool_index(const AdapterShape& shape, const std::string& kind, int64_t layers);
@@ -29,6 +31,7 @@ void check_pools(const AdapterShape& shape, int64_t layers, const std::string& k
 struct PoolUse {
   int64_t least = 0, most = 0;
   double mean = 0;
+  std::map<int64_t, int64_t> rows = {};  // how many rows are in so many layers
 };
 PoolUse public_use(const AdapterShape& shape, const std::vector<std::vector<int64_t>>& index, int64_t layers);
 

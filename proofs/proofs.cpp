@@ -21,6 +21,7 @@ void prove_oneflow_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_redco(const ProofOptions&, Findings&, base::Log&);
 void prove_redco_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_mos(const ProofOptions&, Findings&, base::Log&);
+void prove_mos_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_sst(const ProofOptions&, Findings&, base::Log&);
 void prove_sst_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_perp(const ProofOptions&, Findings&, base::Log&);
@@ -104,11 +105,11 @@ const std::vector<Proof>& proofs() {
        prove_gpipe, prove_gpipe_on_gpu},
       {"sst", "Linear layers as U diag(s) V^T, a few pairs of vectors trained at a time: near full training in a fraction of the state.",
        prove_sst, prove_sst_on_gpu},
-      {"mos", "Adapters of all layers from shared pools of pieces: the rank of large adapters in the memory of small ones.", prove_mos},
+      {"mos", "Adapters of all layers from shared pools of pieces: the rank of large adapters in the memory of small ones.", prove_mos,
+       prove_mos_on_gpu},
       {"s3t", "Training records deleted from a tuned model by switching layers off: bitwise as if it had never read them.", prove_s3t,
        prove_s3t_on_gpu},
-      {"mosa", "Adapters in random modules that take turns in training, merged into one ordinary adapter.", prove_mosa,
-       prove_mosa_on_gpu},
+      {"mosa", "Adapters in random modules that take turns in training, merged into one ordinary adapter.", prove_mosa, prove_mosa_on_gpu},
       {"deps", "Networks of many sizes in one, whose training begins with the whole network and shrinks late and gently.", prove_deps,
        prove_deps_on_gpu},
       {"perp", "Pruned models repaired by a sliver of their parameters: masks that merging keeps, layer by layer in little memory.",

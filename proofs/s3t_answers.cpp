@@ -68,37 +68,56 @@ void prove_s3t_retention(const ProofOptions& options, const S3tStores& stores, c
 }
 
 // 4. From the request to an answer without the record.
-void prove_s3t_downtime(const S3tStores& stores, const Store& s3t, Findings& findings, base::Log& log) {
-  // As many epochs as the published runs have: SISA's cost of a deletion.
-  const Store sisa = stores.trained("sisa-15", {"unlearning.method=sisa", "train.epochs=15"});
+namespace {
+
+struct Replays {
+  double seconds = 0, records = 0;  // means of four deletions
+};
+
+// What SISA does about a deletion from each slice: it goes back to the checkpoint before, and trains the slices from there on.
+Replays replay_deletions(const S3tStores& stores, const Store& sisa) {
+  const unlearn::Partition partition = sisa.spec().partition();
+  Replays mean;
+  for (int64_t slice = 0; slice < 4; ++slice) {
+    const Store replayed = stores.copy(sisa, "replayed");
+    const base::RealClock clock;
+    unlearn::delete_records(replayed, std::vector<int64_t>{partition.records_in({slice % 2, slice}).front()});
+    mean.records += stores.train(replayed).examples / 4;
+    mean.seconds += base::seconds(clock.now()) / 4;
+  }
+  return mean;
+}
+
+}  // namespace
+
+void prove_s3t_downtime(const S3tStores& stores, const Store& s3t, const Store& sisa, Findings& findings, base::Log& log) {
   const unlearn::Partition partition = s3t.spec().partition();
-  double slowest = 0, sum = 0, retraining = 0, reread = 0;
-  int64_t deletions = 0;
+  double slowest = 0, mean = 0;
   for (int64_t slice = 0; slice < 4; ++slice) {
     const std::vector<int64_t> record{partition.records_in({slice % 2, slice}).front()};
     const Store asked = stores.copy(s3t, "asked");
     cli::LanguageModel model = stores.open(asked);
     (void)stores.predictions(model);
     const base::RealClock clock;
-    double answered = 0;
+    double answered = INFINITY;
     unlearn::delete_records(asked, record, [&](const unlearn::Deleted&) {
       if (!cli::has_new_deletions(model)) return;
       model = stores.open(asked);
       (void)stores.predictions(model);
       answered = base::seconds(clock.now());
     });
-    slowest = std::max(slowest, answered > 0 ? answered : INFINITY), sum += answered;
-    const Store replayed = stores.copy(sisa, "replayed");
-    const base::RealClock replay;
-    unlearn::delete_records(replayed, record);
-    reread += stores.train(replayed).examples;
-    retraining += base::seconds(replay.now());
-    ++deletions;
+    slowest = std::max(slowest, answered), mean += answered / 4;
   }
-  log.info("a deletion costs SISA {:.0f} records read again and {:.2f} s in the mean; S3T answers after {:.1f} ms", reread / deletions,
-           retraining / deletions, 1000 * sum / deletions);
-  findings.at_most("4. seconds from a request to predictions without the record, slowest of 4", retraining / deletions, slowest, 0.1);
-  findings.at_least("4. SISA's retraining over S3T's answer, means of 4 deletions", 1, retraining / sum, 50);
+  const Replays equal = replay_deletions(stores, sisa);
+  findings.at_most("4. seconds from a request to predictions without the record, slowest of 4", equal.seconds, slowest, 0.1);
+  findings.at_least("4. SISA's retraining over S3T's answer, as many epochs, means of 4 deletions", 1, equal.seconds / mean, 50);
+  const auto report = [&](const char* epochs, const Replays& of) {
+    log.info("{}: a deletion costs SISA {:.0f} records read again and {:.2f} s in the mean, {:.0f} times S3T's answer of {:.1f} ms", epochs,
+             of.records, of.seconds, of.seconds / mean, 1000 * mean);
+  };
+  report("4 epochs", equal);
+  const Store longer = stores.trained("sisa-15", {"unlearning.method=sisa", "train.epochs=15"});  // as the published runs
+  report("15 epochs (reported)", replay_deletions(stores, longer));
 }
 
 // 5. Layers below a stage are run once for each record.

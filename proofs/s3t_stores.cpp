@@ -15,6 +15,7 @@
 #include "base/stop.h"
 #include "base/text.h"
 #include "comm/local/local.h"
+#include "data/selection/pool.h"
 #include "evaluate/ensemble/ensemble_model.h"
 #include "kernels/aten.h"
 #include "mesh/axes.h"
@@ -31,7 +32,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kRecordLetters = 60, kRecordsMost = 400, kHeldOutTexts = 48;
-constexpr int64_t kTextBytesMax = int64_t{1} << 30;
+constexpr size_t kTextBytesMax = size_t{1} << 28;
+constexpr int64_t kArtifactBytesMax = int64_t{1} << 30;
 
 // A source in which the last letter alone decides what comes next: one letter in three of four cases.
 std::string pairs_text(uint64_t source, uint64_t seed, int64_t letters) {
@@ -46,6 +48,17 @@ std::string pairs_text(uint64_t source, uint64_t seed, int64_t letters) {
     last = u < 0.75 ? table.below(2 * last, kLetters) : u < 0.95 ? table.below(2 * last + 1, kLetters) : draws.below(at + 1, kLetters);
     text += kAlphabet[last];
   }
+  return text;
+}
+
+// The text of all documents that a file or the files of a folder have.
+std::string text_of_data(const std::string& path) {
+  data::DataOptions given;
+  given.path = path;
+  std::string text;
+  data::for_each_record(given, "", [&](const data::PoolRecord& record) {
+    if (text.size() < kTextBytesMax) text += record.text + "\n";
+  });
   return text;
 }
 
@@ -65,10 +78,10 @@ S3tWorld small_s3t_world(const ProofOptions& options, base::Log& log) {
   S3tWorld world{.base = runs.base("base", 400, {"optim.learning_rate=0.003"})};
   const std::string text = options.data.empty()
                                ? pairs_text(2 * options.seed + 1, options.seed, (kRecordsMost + kHeldOutTexts) * kRecordLetters)
-                               : base::read_file(options.data, kTextBytesMax);
+                               : text_of_data(options.data);
   const std::vector<std::string> pieces = pieces_of(text);
   if (pieces.size() < 2 * kHeldOutTexts)
-    base::fail_input("--data {}: at least {} bytes of text make records to delete. Give a longer file.", options.data,
+    base::fail_input("--data {}: at least {} bytes of text make records to delete. Give more text.", options.data,
                      2 * kHeldOutTexts * kRecordLetters);
   const size_t every = pieces.size() / kHeldOutTexts;  // held-out texts come from everywhere in the file
   for (size_t i = 0; i < pieces.size(); ++i) {
@@ -99,15 +112,11 @@ S3tStores::S3tStores(const ProofOptions& options, base::Log& log, S3tWorld world
 }
 
 unlearn::Store S3tStores::make(const std::string& name, const std::vector<std::string>& sets, const std::vector<int64_t>& without) const {
-  const base::Recipe::File file{
-      .text = fmt::format(R"(
-[model]
-from = "{}"
+  const base::Recipe::File file{.text = fmt::format(R"(
 [model.adapter]
 rank = 8
 targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 [data]
-path = "{}"
 length = {}
 packing = "none"
 [train]
@@ -124,9 +133,10 @@ slices = 4
 budget = 4
 partition_seed = {}
 )",
-                          world_.base.string(), records_file_.string(), world_.length, options_.seed, options_.seed),
-      .name = "the proof"};
-  std::vector<std::string> all = world_.sets;
+                                                    world_.length, options_.seed, options_.seed),
+                                .name = "the proof"};
+  std::vector<std::string> all{"model.from=" + world_.base.string(), "data.path=" + records_file_.string()};  // as --set takes any path
+  all.insert(all.end(), world_.sets.begin(), world_.sets.end());
   all.insert(all.end(), sets.begin(), sets.end());
   return unlearn::make_store(unlearn::read_unlearn(file, all), fs::path(options_.scratch) / name, without);
 }
@@ -238,7 +248,7 @@ double S3tStores::accuracy(const unlearn::Store& store, const std::vector<std::v
 
 std::string bytes_of_artifact(const unlearn::Store& store, const std::string& name) {
   std::string all;
-  for (const char* file : {"artifact.json", "adapter.safetensors"}) all += base::read_file(store.artifact(name) / file, kTextBytesMax);
+  for (const char* file : {"artifact.json", "adapter.safetensors"}) all += base::read_file(store.artifact(name) / file, kArtifactBytesMax);
   return all;
 }
 

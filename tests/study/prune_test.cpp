@@ -290,6 +290,8 @@ TEST(Prune, AMemoryLimitHoldsForTheLossToo) {
   const PruneResult small =
       pruned(from, folder / "small", {"prune.recover.mode=none", "prune.calibration_batch=1", "prune.memory_limit_mb=0.15"});
   EXPECT_LE(small.rounds[0].pruned.peak_bytes, static_cast<int64_t>(0.15 * 1048576));
+  EXPECT_GT(small.loss_peak_bytes, 16 * 256 * 4);  // the logits of a sample
+  EXPECT_LE(small.loss_peak_bytes, static_cast<int64_t>(0.15 * 1048576));
 }
 
 TEST(Prune, AMemoryLimitIsRefusedByItsLargestUser) {

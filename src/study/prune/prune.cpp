@@ -173,7 +173,10 @@ class Prune {
                                   },
                               .device = device_,
                               .file = disk ? (setup_.out / ".activations").string() : ""};
+      const int64_t before = memory::host_memory().current_bytes;
+      memory::reset_host_peak();
       loss = limited(fmt::format("the loss of {}", folder.string()), [&] { return streamed_loss(what); });
+      result_.loss_peak_bytes = std::max(result_.loss_peak_bytes, memory::host_memory().peak_bytes - before);
     }
     group_.broadcast({&loss, 1, comm::Dtype::f64}, 0, {comm::Purpose::loss, "a pruned model"}).wait_host();
     return loss;

@@ -48,6 +48,7 @@ struct PruneRound {
 struct PruneResult {
   int64_t parameters = 0;  // of the model
   double dense_loss = 0;
+  int64_t loss_peak_bytes = 0;  // of tensors on the host while losses were measured, beyond those before; 0: not counted
   std::vector<PruneRound> rounds = {};
   std::filesystem::path model = {};
 };

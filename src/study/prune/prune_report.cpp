@@ -42,6 +42,7 @@ void write_prune_report(const PruneResult& result, const PruneRecipe& recipe, co
                          {"train", o.recover.train},
                          {"parameters", result.parameters},
                          {"dense_loss", or_null(result.dense_loss)},
+                         {"loss_peak_bytes", result.loss_peak_bytes},
                          {"rounds", base::OrderedJson::array()},
                          {"model", result.model.string()}};
   for (const PruneRound& one : result.rounds) {
@@ -77,9 +78,10 @@ std::string to_tables(const PruneResult& result) {
                           one.error_after, one.error_after / one.output_square);
   }
   if (last && last->peak_bytes > 0)
-    text += fmt::format("\npeak memory of the layer-wise pass {} (model {}, largest part {}, activations {})\n",
-                        base::human_bytes(last->peak_bytes), base::human_bytes(last->model_bytes),
-                        base::human_bytes(last->largest_part_bytes), base::human_bytes(last->activation_bytes));
+    text +=
+        fmt::format("\npeak memory of the layer-wise pass {} (model {}, largest part {}, activations {}), of losses {}\n",
+                    base::human_bytes(last->peak_bytes), base::human_bytes(last->model_bytes), base::human_bytes(last->largest_part_bytes),
+                    base::human_bytes(last->activation_bytes), base::human_bytes(result.loss_peak_bytes));
   return text + fmt::format("model: {}", result.model.string());
 }
 

@@ -108,7 +108,9 @@ void expect_merged_logits(const ServedBase& base, const std::vector<Adapter>& ad
   model::Buffers buffers = model->make_buffers(at::kFloat);
   for (const std::vector<int32_t>& of_row : batches) {
     const at::Tensor tokens = served_tokens(static_cast<int64_t>(of_row.size()));
-    model::put_row_adapters(buffers, of_row, at::kCPU);
+    std::vector<int32_t> of_token;  // rows of what layers read are tokens
+    for (const int32_t one : of_row) of_token.insert(of_token.end(), kServedTokens, one);
+    model::put_row_adapters(buffers, of_token, at::kCPU);
     const at::Tensor together = served_logits(*model, base.flat, buffers, tokens);
     for (size_t row = 0; row < of_row.size(); ++row) {
       const at::Tensor own = tokens.narrow(0, static_cast<int64_t>(row), 1);

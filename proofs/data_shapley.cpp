@@ -1,12 +1,15 @@
 // Data Shapley: the value of training examples and sources. Exact values, two estimators, mislabelled examples, processes that are killed.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <csignal>
 #include <filesystem>
 #include <map>
+#include <mutex>
 #include <numeric>
 #include <poll.h>
 #include <sys/wait.h>
+#include <thread>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -17,12 +20,13 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "base/stop.h"
-#include "data/stories/stories.h"
+#include "proofs/data_shapley_parts.h"
 #include "proofs/study_tables.h"
 #include "study/claims.h"
 #include "study/value.h"
 #include "study/value_estimators.h"
 #include "study/value_gradient.h"
+#include "study/value_study.h"
 #include "study/value_utility.h"
 
 namespace cairn::study {
@@ -272,21 +276,77 @@ void corruption(const ProofOptions& options, Findings& findings, base::Log& log)
 
 // 5. Orders that end early.
 void truncation(const ProofOptions& options, Findings& findings) {
+  constexpr int64_t kPoints = 100, kOrders = 300;
   const std::filesystem::path folder = std::filesystem::path(options.scratch) / "truncation";
-  write_rows(folder, made_rows(options.seed + 7, 5, 100, 500, 20), 100);
-  const auto run = [&](const std::string& name, const std::string& keys) {
-    return run_table(folder, name,
-                     {.study = "max_permutations = 300\nerror = 1e-9\ncurves = false\n" + keys, .validation = 500, .seed = options.seed});
+  write_rows(folder, made_rows(options.seed + 7, 5, kPoints, 500, 20), kPoints);
+  const auto study_of = [&](const std::string& keys) {
+    return TableStudy{.study = fmt::format("max_permutations = {}\nerror = 1e-9\ncurves = false\n{}", kOrders, keys),
+                      .validation = 500,
+                      .seed = options.seed,
+                      .processes = 2};
   };
-  const ValueResult whole = run("whole", "tolerance = 0"), cut = run("cut", "tolerance = 0.01");
+  const ValueResult whole = run_table(folder, "whole", study_of("tolerance = 0")),
+                    cut = run_table(folder, "cut", study_of("tolerance = 0.01"));
   // The same orders without any truncation, through the estimator itself.
-  const MadeTable made = made_rows(options.seed + 7, 5, 100, 500, 20);
-  findings.at_most("5. tolerance 0: mean players of an order (all 100)", 100, std::abs(whole.position - 100), 0);
+  base::Log quiet = base::Log::quiet();
+  const base::Stop never;
+  const std::unique_ptr<ValueStudy> study =
+      open_value_study(table_recipe(folder, study_of("tolerance = 0")), {.out = folder / "estimator"}, quiet, never);
+  const PlayerValues untruncated{.players = study->players, .utility = *study->utility, .seed = study->seed};
+  RunningValues running(kPoints);
+  for (int64_t t = 0; t < kOrders; ++t) running.add(permutation_row(untruncated, t));
+  findings.at_most("5. tolerance 0: mean players of an order (all 100)", 100, std::abs(whole.position - kPoints), 0);
+  findings.at_most("5. tolerance 0, 300 orders: largest difference of a value from the estimator that never truncates", 0,
+                   largest_error(whole.values, running.values()), 1e-12);
   findings.at_most("5. tolerance 0: distance of the sum of values from V(all) - V(none)", 0,
                    std::abs(std::accumulate(whole.values.begin(), whole.values.end(), 0.0) - (whole.full - whole.empty)), 1e-10);
   findings.at_most("5. tolerance 0.01: trainings, as a share of those without", 1, cut.trainings / whole.trainings, 0.999);
   findings.at_least("5. tolerance 0.01: rank correlation with the values without", 1, rank_correlation(cut.values, whole.values), 0.95);
 }
+
+// Kills a worker process of a study each time its file of results has grown by some, so that every kill falls into the work.
+class WorkerKills {
+ public:
+  WorkerKills(std::filesystem::path rows, int64_t bytes, int kills)
+      : rows_(std::move(rows)), bytes_(bytes), kills_(kills), thread_([this] { watch(); }) {}
+  ~WorkerKills() { stop(); }
+  void started(int pid) {
+    const std::lock_guard lock(mutex_);
+    workers_.push_back(pid);
+  }
+  // How many were killed. No more will be.
+  int stop() {
+    ended_ = true;
+    if (thread_.joinable()) thread_.join();
+    return killed_;
+  }
+
+ private:
+  void watch() {
+    while (!ended_ && killed_ < kills_) {
+      std::error_code error;
+      const auto written = static_cast<int64_t>(std::filesystem::file_size(rows_, error));
+      if (error || written < (killed_ + 1) * bytes_ || !kill_newest()) ::poll(nullptr, 0, 1);
+    }
+  }
+  bool kill_newest() {
+    const std::lock_guard lock(mutex_);
+    if (workers_.empty()) return false;
+    ::kill(workers_.back(), SIGKILL);
+    workers_.pop_back();
+    ++killed_;
+    return true;
+  }
+
+  const std::filesystem::path rows_;
+  const int64_t bytes_;
+  const int kills_;
+  std::mutex mutex_;
+  std::vector<int> workers_;
+  std::atomic<bool> ended_ = false;
+  std::atomic<int> killed_ = 0;
+  std::thread thread_;  // last: it reads all of the above
+};
 
 // 4. Processes; one that is killed; a study that is killed and started again.
 void processes(const ProofOptions& options, Findings& findings, base::Log& log) {
@@ -303,14 +363,12 @@ void processes(const ProofOptions& options, Findings& findings, base::Log& log) 
 
   base::Log quiet = base::Log::quiet();
   base::Stop never;
-  int killed = 0, started = 0;
-  const StudySetup setup{.out = folder / "killed", .processes = 2, .on_start = [&](int pid) {
-                           if (started++ > 2) return;
-                           ::kill(pid, SIGKILL);
-                           ++killed;
-                         }};
+  constexpr int64_t kRowBytes = (80 + 3 + 3) * 8;
+  what.processes = 2;
+  WorkerKills kills(folder / "killed" / "rows.bin", 40 * kRowBytes, 3);
+  const StudySetup setup{.out = folder / "killed", .processes = 2, .on_start = [&](int pid) { kills.started(pid); }};
   const ValueResult after = run_value(table_recipe(folder, what), setup, quiet, never);
-  findings.at_least("4. worker processes killed", 0, killed, 3);
+  findings.at_least("4. worker processes killed, after 40, 80 and 120 of 200 permutations", 0, kills.stop(), 3);
   findings.at_most("4. likewise: largest difference of a value", 0, largest_error(after.values, one.values), 0);
 
   const std::filesystem::path rows = folder / "resumed" / "rows.bin";
@@ -321,13 +379,13 @@ void processes(const ProofOptions& options, Findings& findings, base::Log& log) 
   }
   const base::RealClock clock;
   std::error_code error;
-  const int64_t half = 100 * (80 + 3 + 3) * 8;
+  constexpr int64_t kHalf = 100 * kRowBytes;
   while (base::seconds(clock.now()) < 60 &&
-         !(std::filesystem::exists(rows, error) && static_cast<int64_t>(std::filesystem::file_size(rows, error)) > half))
+         !(std::filesystem::exists(rows, error) && static_cast<int64_t>(std::filesystem::file_size(rows, error)) > kHalf))
     ::poll(nullptr, 0, 2);
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
-  const auto left = static_cast<double>(std::filesystem::file_size(rows, error)) / ((80 + 3 + 3) * 8);
+  const auto left = static_cast<double>(std::filesystem::file_size(rows, error)) / kRowBytes;
   log.info("killed after {:.0f} of 200 permutations", left);
   const ValueResult resumed = run_table(folder, "resumed", what);
   findings.at_most("4. the whole study killed (kill -9): permutations that were done", 200, left, 199);
@@ -380,79 +438,16 @@ void gradient_values(const ProofOptions& options, Findings& findings) {
                     point_at(one.curves, "detection", "g", 0.3), 0.45);
 }
 
-// 7. A text in four parts, one with its letters shuffled: the value of sources, by training a small decoder on every subset.
-void sources_of_text(const ProofOptions& options, Findings& findings, base::Log& log) {
-  constexpr size_t kPart = 60'000, kMeasured = 20'000;
-  const std::string text = options.data.empty() ? data::stories(options.seed, 0, 4000) : base::read_file(options.data, int64_t{1} << 30);
-  const size_t part = std::min(kPart, text.size() * 3 / 13), measured = std::min(kMeasured, text.size() / 13);
-  const std::filesystem::path folder = std::filesystem::path(options.scratch) / "sources";
-  base::make_folder(folder);
-  const size_t shuffled = options.seed % 4;
-  const base::Random random = base::Random(options.seed).for_purpose("letters");
-  std::string names;
-  for (size_t i = 0; i < 4; ++i) {
-    std::string one = text.substr(i * part, part);
-    for (size_t k = one.size(); i == shuffled && k > 1; --k) std::swap(one[k - 1], one[random.below(k, k)]);
-    base::write_atomically(folder / fmt::format("part-{}.txt", i),
-                           i == shuffled ? std::string_view(one) : std::string_view(text).substr(i * part, part));
-    names += fmt::format("{}\"{}\"", i == 0 ? "" : ", ", (folder / fmt::format("part-{}.txt", i)).string());
-  }
-  base::write_atomically(folder / "measured.txt", std::string_view(text).substr(4 * part, measured));
-  const ValueRecipe recipe = read_value({.text = fmt::format(R"(
-[study]
-kind = "value"
-method = "exact"
-players = "source"
-learner = "recipe"
-metric = "neg_loss"
-curves = false
-validation_source = "{}"
-[model]
-layers = 1
-embed = 32
-heads = 2
-kv_heads = 2
-mlp = 64
-[data]
-sources = [{}]
-tokenizer = "bytes"
-length = 64
-[train]
-steps = 60
-global_batch = 16
-micro_batch = 16
-seed = {}
-[optim]
-learning_rate = 0.01
-)",
-                                                             (folder / "measured.txt").string(), names, options.seed),
-                                         .name = "the proof"},
-                                        {});
-  base::Log quiet = base::Log::quiet();
-  base::Stop never;
-  const ValueResult result = run_value(recipe, {.out = folder / "out", .processes = 2}, quiet, never);
-  const auto lowest = static_cast<size_t>(std::min_element(result.values.begin(), result.values.end()) - result.values.begin());
-  double others = INFINITY;
-  for (size_t i = 0; i < 4; ++i)
-    if (i != shuffled) others = std::min(others, result.values[i]);
-  log.info("values of the four parts: {:.3f} {:.3f} {:.3f} {:.3f}; {} is shuffled; {:.1f} s for a training", result.values[0],
-           result.values[1], result.values[2], result.values[3], shuffled, result.training_s);
-  findings.at_most(fmt::format("7. {} in four parts, one with shuffled letters: how far its rank is from the lowest",
-                               options.data.empty() ? "stories" : "your text"),
-                   0, lowest == shuffled ? 0 : 1, 0);
-  findings.at_least("7. likewise: value of the next lowest part, beyond it", 0, others - result.values[shuffled], 0.001);
-}
-
 }  // namespace
 
 void prove_data_shapley(const ProofOptions& options, Findings& findings, base::Log& log) {
+  prove_data_shapley_text(options, findings, log);  // first: it may refuse --data
   exactness(options, findings);
   axioms(options, findings);
   processes(options, findings, log);
   corruption(options, findings, log);
   truncation(options, findings);
   gradient_values(options, findings);
-  sources_of_text(options, findings, log);
 }
 
 void prove_data_shapley_on_gpu(const ProofOptions& options, Findings& findings, base::Log&) {

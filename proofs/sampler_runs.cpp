@@ -141,7 +141,14 @@ Assignments sampler_texts(const ProofOptions& options, int64_t bytes) {
   constexpr int64_t kDocumentBytes = 300;
   if (options.data.empty()) return {fmt::format("data.stories_bytes={}", bytes)};
   const fs::path file = fs::path(options.scratch) / fmt::format("texts-{}.jsonl", bytes);
-  if (!fs::exists(file)) write_texts(file, paragraphs_of(options.data, std::max<int64_t>(60, bytes / kDocumentBytes), 60, kDocumentBytes));
+  if (!fs::exists(file)) {
+    const std::vector<std::string> found = paragraphs_of(options.data, std::max<int64_t>(60, bytes / kDocumentBytes), 60, kDocumentBytes);
+    // Too few or too short ones come again, so that there are as many steps: what samples say does not decide their order.
+    std::vector<std::string> texts;
+    for (int64_t written = 0; written < bytes; written += static_cast<int64_t>(texts.back().size()))
+      texts.push_back(found[texts.size() % found.size()]);
+    write_texts(file, texts);
+  }
   return {"data.path=" + file.string()};
 }
 

@@ -44,8 +44,8 @@ SampledRun train_sampled(const base::Recipe& recipe, const std::filesystem::path
 // Calls `act` for 0 .. jobs - 1, on two threads.
 void in_parallel(int64_t jobs, const std::function<void(int64_t job)>& act);
 
-// A small decoder on text: documents of --data, or the built-in stories, together about `bytes` long. `sampler_texts` are the keys that
-// name them.
+// A small decoder on text: documents of --data (again and again where it is short), or the built-in stories, together about `bytes` long.
+// `sampler_texts` are the keys that name them.
 Assignments sampler_texts(const ProofOptions& options, int64_t bytes);
 base::Recipe sampler_decoder(const ProofOptions& options, int64_t bytes, const Assignments& sets);
 

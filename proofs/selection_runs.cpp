@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -17,10 +18,17 @@ namespace {
 
 constexpr double kSelectSecondsMax = 280;
 constexpr int64_t kTextBytesMax = int64_t{1} << 30;
+constexpr int64_t kParagraphsMin = 60;
 
-std::string cut_to(std::string text, int64_t bytes_max) {
-  if (static_cast<int64_t>(text.size()) > bytes_max) text.resize(static_cast<size_t>(bytes_max));
-  return base::valid_utf8(text);
+// Where a piece of at most `bytes` bytes from `at` ends: between two characters. The text is well-formed UTF-8.
+size_t end_of_piece(std::string_view text, size_t at, size_t bytes) {
+  size_t end = std::min(at + bytes, text.size());
+  while (end < text.size() && end > at + 1 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+  return end;
+}
+
+std::string cut_to(const std::string& text, int64_t bytes_max) {
+  return text.substr(0, end_of_piece(text, 0, static_cast<size_t>(bytes_max)));
 }
 
 }  // namespace
@@ -63,18 +71,27 @@ double held_out_loss(const ProofOptions& options, const std::filesystem::path& f
 }
 
 std::vector<std::string> paragraphs_of(const std::string& file, int64_t count, int64_t bytes_min, int64_t bytes_max) {
-  std::string text = base::read_file(file, kTextBytesMax);
+  std::string text = base::valid_utf8(base::read_file(file, kTextBytesMax));
   std::erase(text, '\r');
+  const auto bytes = static_cast<int64_t>(text.size());
   std::vector<std::string> all;
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find("\n\n", at), text.size());
     if (static_cast<int64_t>(end - at) >= bytes_min) all.push_back(cut_to(text.substr(at, end - at), bytes_max));
     at = text.find_first_not_of('\n', end);
   }
-  // A text with one paragraph to a line, or short ones: lines together.
-  for (size_t at = 0; static_cast<int64_t>(all.size()) < count / 4 && at < text.size(); at += static_cast<size_t>(bytes_max))
-    all.push_back(cut_to(text.substr(at), bytes_max));
-  if (all.size() < 60) base::fail_input("--data {}: has {} paragraphs; give a text with at least 60", file, all.size());
+  // A text with no blank lines, or with few: pieces of all of it, which have nothing to do with its lines.
+  if (static_cast<int64_t>(all.size()) < std::max(kParagraphsMin, count / 4)) {
+    all.clear();
+    const auto piece = static_cast<size_t>(std::clamp(bytes / count, bytes_min, bytes_max));
+    for (size_t at = 0, end = 0; at < text.size(); at = end) {
+      end = end_of_piece(text, at, piece);
+      if (static_cast<int64_t>(end - at) >= bytes_min - 3) all.push_back(text.substr(at, end - at));  // a character has up to four bytes
+    }
+  }
+  if (static_cast<int64_t>(all.size()) < kParagraphsMin)
+    base::fail_input("--data {}: {} bytes of text are too few. Give a text of at least {} bytes.", file, bytes,
+                     kParagraphsMin * (bytes_min + 3));
   std::vector<std::string> some;
   const auto wanted = std::min<size_t>(all.size(), static_cast<size_t>(count));
   for (size_t i = 0; i < wanted; ++i) some.push_back(all[i * all.size() / wanted]);

@@ -25,7 +25,9 @@ void train_model(const ProofOptions& options, const std::filesystem::path& folde
 double held_out_loss(const ProofOptions& options, const std::filesystem::path& folder, const std::string& run, const std::string& file,
                      const std::string& chat_template = "plain");
 
-// The paragraphs of a text file of at least `bytes_min` bytes, at most `count`, evenly spread over the file, each at most `bytes_max` long.
+// The paragraphs of a text file of at least `bytes_min` bytes, at most `count`, evenly spread over the file, each at most `bytes_max` long;
+// of a text with fewer than a quarter of `count`, as many pieces that do not overlap. All are well-formed UTF-8. Refuses a text that is
+// too short for 60.
 std::vector<std::string> paragraphs_of(const std::string& file, int64_t count, int64_t bytes_min, int64_t bytes_max);
 // Built-in stories, each at most `bytes_max` long.
 std::vector<std::string> built_in_stories(int64_t count, uint64_t seed, int64_t bytes_max);

@@ -24,6 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kScoredSeeds = 3;
+constexpr int64_t kScoredTextBytes = 5000;
 
 data::SamplerFacts scored_facts(int64_t samples, int64_t batch, double epochs, uint64_t seed) {
   return {.from = {0, samples}, .global_batch = batch, .seed = seed, .epochs = epochs};
@@ -92,7 +93,7 @@ void infobatch_unbiased(const ProofOptions& options, Findings& findings) {
 }
 
 base::Recipe scored_decoder(const ProofOptions& options, const std::string& sampler) {
-  return sampler_decoder(options, 5000, {"train.epochs=5", "data.sampler=" + sampler, "sampler.groups=5", "sampler.flush_steps=7"});
+  return sampler_decoder(options, kScoredTextBytes, {"train.epochs=5", "data.sampler=" + sampler, "sampler.groups=5", "sampler.flush_steps=7"});
 }
 
 // 3. All layouts are given the scores of one run: in snapshots at the end of each epoch, so that they choose the next one by themselves,
@@ -144,31 +145,43 @@ void scored_resumes(const ProofOptions& options, Findings& findings, base::Log& 
   findings.at_most("4. of these, steps with other samples, and runs with another loss, than where nothing was killed", 0, differ, 0);
 }
 
-// 1, 2 and 4 ranks and a pipeline, all from the start: five epochs of points. Sums of another order may move a loss across the border of
-// two groups, so lists are compared as long as scores are those of one rank; parameters are compared at the end.
+// 1, 2 and 4 ranks and a pipeline: five epochs of points, each given the state of one rank at its beginning. With scores of their own they
+// may part later: sums of another order move a loss across the border of two groups. That is reported.
 void scored_points_on_ranks(const ProofOptions& options, Findings& findings, base::Log& log) {
-  const fs::path folder(options.scratch);
-  write_teacher_points({.folder = folder / "few", .training = 1280, .test = 100, .seed = options.seed});
-  Tensors parameters;
-  SampledRun alone;
-  double largest = 0, first = 0, all = 0;
-  for (const auto& [name, ranks, sets] : {std::tuple("1", 1, Assignments{}), std::tuple("2", 2, Assignments{}),
-                                          std::tuple("4", 4, Assignments{}), std::tuple("2 stages", 2, Assignments{"mesh.pp=2"})}) {
-    const fs::path out = folder / fmt::format("few on {}", name);
-    const SampledRun run = train_sampled(with(points_recipe(folder / "few", options.seed,
-                                                            {"data.sampler=seta", "sampler.groups=5", "sampler.window=0.8",
-                                                             "train.epochs=5", "optim.learning_rate=0.02", "snapshot.last=true"}),
-                                              sets),
-                                         out, ranks);
-    if (parameters.empty()) parameters = snapshot_tensors(out, "model"), alone = run;
-    largest = std::max(largest, largest_difference(snapshot_tensors(out, "model"), parameters));
-    first += steps_differing(run.samples, alone.samples, 0, 20);
-    all += steps_differing(run.samples, alone.samples, 0, std::numeric_limits<size_t>::max());
-    log.info("seta on {} ranks: {} steps, parameters within {:.1e}", name, run.steps(), largest);
+  const fs::path folder = fs::path(options.scratch) / "few";
+  write_teacher_points({.folder = folder, .training = 1280, .test = 100, .seed = options.seed});
+  const base::Recipe recipe =
+      points_recipe(folder, options.seed,
+                    {"data.sampler=seta", "sampler.groups=5", "sampler.window=0.8", "train.epochs=5", "optim.learning_rate=0.02",
+                     "snapshot.every=1", "snapshot.keep=9999", "snapshot.last=true"});
+  const fs::path one = folder / "one";
+  const SampledRun alone = train_sampled(recipe, one);
+  const auto parameters_at = [](const fs::path& run, const fs::path& copy, int64_t step) {
+    copy_run_at(run, copy, step);
+    return snapshot_tensors(copy, "model");
+  };
+  std::vector<int64_t> ends;  // of epochs
+  for (size_t epoch = 1; epoch < alone.epoch_steps.size(); ++epoch) ends.push_back(alone.epoch_steps[epoch] - 1);
+  ends.push_back(alone.steps());
+  double apart = 0, differ = 0;
+  for (const auto& [name, ranks, sets] : {std::tuple("2 ranks", 2, Assignments{}), std::tuple("4 ranks", 4, Assignments{}),
+                                          std::tuple("2 stages", 2, Assignments{"mesh.pp=2"})}) {
+    int64_t own = 0;
+    for (size_t epoch = 0; epoch < ends.size(); ++epoch) {
+      const int64_t begin = epoch == 0 ? 0 : ends[epoch - 1], end = ends[epoch];
+      const fs::path out = folder / fmt::format("{} {}", name, epoch);
+      if (epoch > 0) copy_run_at(one, out, begin);
+      const SampledRun run = train_sampled(with(recipe, sets), out, ranks, /*resume=*/epoch > 0);
+      if (epoch == 0) own = static_cast<int64_t>(steps_differing(run.samples, alone.samples));
+      differ += steps_differing(run.samples, alone.samples, static_cast<size_t>(begin), static_cast<size_t>(end));
+      apart = std::max(apart, largest_difference(parameters_at(out, out.string() + " end", end),
+                                                 parameters_at(one, folder / fmt::format("one {} {}", name, end), end)));
+    }
+    log.info("seta on {}: parameters within {:.1e}; with its own scores, {} of {} steps have other samples", name, apart, own,
+             alone.steps());
   }
-  findings.at_most("3. 1, 2, 4 ranks and 2 stages: steps of the first epoch whose samples differ", 0, first, 0);
-  findings.at_most("3. the same over five epochs, each layout with its own scores", 0, all, 0);
-  findings.at_most("3. largest difference of a parameter after them", 0, largest, 1e-5);
+  findings.at_most("3. five epochs on 2 and 4 ranks and 2 stages, each given one rank's scores: steps whose samples differ", 0, differ, 0);
+  findings.at_most("3. likewise: largest difference of a parameter at the end of an epoch", 0, apart, 1e-5);
 }
 
 // kill -9 within epochs, and on with as many ranks: samples, losses and rates are bitwise those of a run that nobody killed.
@@ -308,6 +321,7 @@ void seta_selection_time(Findings& findings, base::Log& log, int64_t samples, bo
 
 void prove_seta(const ProofOptions& options, Findings& findings, base::Log& log) {
   const fs::path folder(options.scratch);
+  sampler_texts(options, kScoredTextBytes);  // refuses --data that is too short
   for (uint64_t seed = 0; seed < kScoredSeeds; ++seed)
     write_teacher_points(
         {.folder = folder / fmt::format("points-{}", seed), .training = 16'000, .flipped = 0.05, .seed = options.seed + seed});

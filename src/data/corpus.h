@@ -31,6 +31,7 @@ struct CorpusOptions {
   std::optional<Renderer> renderer = {};                         // of conversations; overrides data.template
   bool hash_pool = false;                                        // sets Corpus::pool_digest; data.subset always does
   const base::Stop* stop = nullptr;                              // ends the work with Error::Kind::cancelled; may be null
+  uint64_t seed = 1;                                             // train.seed, for samples that training draws parts of
 };
 
 struct Corpus {

@@ -26,8 +26,7 @@ OpenedData open_rollouts(const DataOptions& data, const CorpusOptions& options, 
   }
   auto samples = std::make_unique<RolloutDataset>(
       read_rollouts(data, opened.tokenizer->vocab_size()),
-      SampleOptions{
-          .length = data.length, .held_out_fraction = options.held_out_fraction, .padding = opened.tokenizer->end_of_text()},
+      SampleOptions{.length = data.length, .held_out_fraction = options.held_out_fraction, .padding = opened.tokenizer->end_of_text()},
       opened.origin);
   if (samples->left_out() > 0)
     log.warn("{}: {} left out: the prompt alone fills data.length = {}", opened.origin, base::plural(samples->left_out(), "rollout"),
@@ -51,7 +50,7 @@ OpenedData open_rows(const DataOptions& data, const CorpusOptions& options, base
 OpenedData open_data(const DataOptions& data, const CorpusOptions& options, base::Log& log) {
   if (data.needs().table) return open_rows(data, options, log);
   if (data.needs().clips) {
-    OpenedClips opened = open_clips(data, options.held_out_fraction);
+    OpenedClips opened = open_clips(data, {.held_out_fraction = options.held_out_fraction, .seed = options.seed});
     return {.samples = std::move(opened.samples),
             .classes = data.clips.classes,
             .shape = {.frames = data.clips.frames, .size = data.clips.size},

@@ -46,7 +46,7 @@ std::string lines(int64_t count) {
 }
 
 TEST(Clips, AreAFunctionOfTheirNumber) {
-  const auto clips = open_clips(options_of(), 0).samples;
+  const auto clips = open_clips(options_of(), {}).samples;
   mesh::Batch many, one;
   clips->fill(std::vector<int64_t>{3, 7, 21}, many);
   clips->fill(std::vector<int64_t>{7}, one);
@@ -83,7 +83,7 @@ TEST(Clips, MoveInTheDirectionOfTheirClass) {
 }
 
 TEST(Clips, AreCutBySeedStepAndSample) {
-  const auto clips = open_clips(options_of(), 0).samples;
+  const auto clips = open_clips(options_of(), {}).samples;
   const SampleShape shape{.frames = 2, .size = 8, .stride_max = 4, .norm_samples = 4};
   const mesh::Batch all = shaped(*clips, {3, 7, 11}, shape, 5), alone = shaped(*clips, {7}, shape, 5),
                     later = shaped(*clips, {7}, shape, 6);
@@ -91,12 +91,14 @@ TEST(Clips, AreCutBySeedStepAndSample) {
   EXPECT_EQ(all.norm_samples, 4);
   EXPECT_TRUE(at::equal(all.field("pixels")[1], alone.field("pixels")[0]));
   EXPECT_FALSE(at::equal(later.field("pixels"), alone.field("pixels")));
+  const auto other = open_clips(options_of(), {.seed = 2}).samples;
+  EXPECT_FALSE(at::equal(shaped(*other, {7}, shape, 5).field("pixels"), alone.field("pixels")));
 }
 
 TEST(Clips, AtTheirOwnScaleShowTheWholeFrame) {
   // The short side is at least that of the full crop: a crop of half the size covers between 1/1.25 of half and all of the frame.
   const SampleShape full{.frames = 8, .size = 16, .stride_max = 1};
-  const auto clips = open_clips(options_of(), 0).samples;
+  const auto clips = open_clips(options_of(), {}).samples;
   mesh::Batch plain;
   clips->fill(std::vector<int64_t>{4}, plain);
   bool same = false;
@@ -122,7 +124,8 @@ class NumberedFrames final : public ClipFrames {
 };
 
 TEST(Clips, DrawEveryStrideAndStayInside) {
-  const auto clips = make_clip_dataset(std::make_unique<NumberedFrames>(), {0, 3}, {3, 1}, {.frames = 16, .size = 12}, false);
+  const auto clips =
+      make_clip_dataset(std::make_unique<NumberedFrames>(), {.frames = 16, .size = 12}, {.training = {0, 3}, .held_out = {3, 1}});
   std::set<int64_t> strides, starts;
   for (int64_t step = 0; step < 200; ++step) {
     const at::Tensor pixels = shaped(*clips, {0}, {.frames = 4, .size = 6, .stride_max = 4}, step).field("pixels");
@@ -138,7 +141,8 @@ TEST(Clips, DrawEveryStrideAndStayInside) {
 
 TEST(Clips, AreMirroredWhereAsked) {
   const auto counts = [](bool flips) {
-    const auto clips = make_clip_dataset(std::make_unique<NumberedFrames>(), {0, 3}, {3, 1}, {.frames = 16, .size = 12}, flips);
+    const auto clips = make_clip_dataset(std::make_unique<NumberedFrames>(), {.frames = 16, .size = 12},
+                                         {.training = {0, 3}, .held_out = {3, 1}, .flips = flips});
     int64_t falling = 0;
     for (int64_t step = 0; step < 100; ++step) {
       const at::Tensor row = shaped(*clips, {0}, {.frames = 16, .size = 12}, step).field("pixels")[0][0][0][0];
@@ -165,7 +169,7 @@ TEST(ClipFiles, AreReadInAnOrderOfTheirOwn) {
   const Scratch scratch;
   scratch.write("clips.npy", npy("(40, 8, 16, 17)", 40 * 8 * 16 * 17));
   scratch.write("labels.csv", lines(40));
-  const OpenedClips opened = open_clips(options_of(scratch.path()), 0.25);
+  const OpenedClips opened = open_clips(options_of(scratch.path()), {.held_out_fraction = 0.25});
   EXPECT_EQ(opened.samples->held_out(), (SampleRange{30, 10}));
   std::vector<int64_t> labels;
   for (int64_t i = 0; i < 40; ++i) labels.push_back(opened.samples->label_of(i));

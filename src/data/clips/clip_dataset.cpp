@@ -24,16 +24,14 @@ struct ClipCut {
 
 class ClipDataset final : public Dataset {
  public:
-  ClipDataset(std::unique_ptr<ClipFrames> frames, SampleRange training, SampleRange held_out, const ClipOptions& options, bool flips)
+  ClipDataset(std::unique_ptr<ClipFrames> frames, const ClipOptions& clips, const ClipDatasetOptions& options)
       : frames_(std::move(frames)),
-        training_(training),
-        held_out_(held_out),
-        full_{.frames = options.frames, .size = options.size},
-        flips_(flips),
-        random_(base::Random(1).for_purpose("clips.cut")) {}
+        options_(options),
+        full_{.frames = clips.frames, .size = clips.size},
+        random_(base::Random(options.seed).for_purpose("clips.cut")) {}
 
-  SampleRange training() const override { return training_; }
-  SampleRange held_out() const override { return held_out_; }
+  SampleRange training() const override { return options_.training; }
+  SampleRange held_out() const override { return options_.held_out; }
   int64_t tokens_in(int64_t) const override { return 1; }
   int64_t label_of(int64_t sample) const override { return frames_->label(sample); }
 
@@ -73,7 +71,7 @@ class ClipDataset final : public Dataset {
       return std::max(side, static_cast<int64_t>(std::floor(static_cast<double>(extent) * scale)));
     };
     cut.y = resampled_axis(height, scale, between(3, 0, resized(height) - shape.size), shape.size);
-    cut.x = resampled_axis(width, scale, between(4, 0, resized(width) - shape.size), shape.size, flips_ && random.below(5, 2) == 1);
+    cut.x = resampled_axis(width, scale, between(4, 0, resized(width) - shape.size), shape.size, options_.flips && random.below(5, 2) == 1);
     return cut;
   }
 
@@ -99,9 +97,8 @@ class ClipDataset final : public Dataset {
   }
 
   std::unique_ptr<ClipFrames> frames_;
-  SampleRange training_, held_out_;
+  ClipDatasetOptions options_;
   SampleShape full_;
-  bool flips_;
   base::Random random_;
 };
 
@@ -115,18 +112,20 @@ std::unique_ptr<ClipFrames> frames_of(const DataOptions& data) {
 
 }  // namespace
 
-std::unique_ptr<Dataset> make_clip_dataset(std::unique_ptr<ClipFrames> frames, SampleRange training, SampleRange held_out,
-                                           const ClipOptions& options, bool flips) {
-  return std::make_unique<ClipDataset>(std::move(frames), training, held_out, options, flips);
+std::unique_ptr<Dataset> make_clip_dataset(std::unique_ptr<ClipFrames> frames, const ClipOptions& clips,
+                                           const ClipDatasetOptions& options) {
+  return std::make_unique<ClipDataset>(std::move(frames), clips, options);
 }
 
-OpenedClips open_clips(const DataOptions& data, double held_out_fraction) {
+OpenedClips open_clips(const DataOptions& data, const ClipsToOpen& how) {
   std::unique_ptr<ClipFrames> frames = frames_of(data);
   const int64_t clips = frames->clips();
-  const int64_t held = data.path.empty() ? data.clips.held_out : static_cast<int64_t>(static_cast<double>(clips) * held_out_fraction);
+  const int64_t held = data.path.empty() ? data.clips.held_out : static_cast<int64_t>(static_cast<double>(clips) * how.held_out_fraction);
   if (held >= clips) base::fail_input("{}: {} clips, all held out. Lower eval.fraction.", data.path, clips);
   OpenedClips opened{.digest = frames->digest()};
-  opened.samples = make_clip_dataset(std::move(frames), {0, clips - held}, {clips - held, held}, data.clips, data.clips.flip);
+  opened.samples =
+      make_clip_dataset(std::move(frames), data.clips,
+                        {.training = {0, clips - held}, .held_out = {clips - held, held}, .flips = data.clips.flip, .seed = how.seed});
   return opened;
 }
 

@@ -19,7 +19,8 @@ data::OpenedData open_data(comm::World& world, const Settings& settings, const S
                               .cache_folder = start.cache.string(),
                               .threads = start.threads,
                               .progress = {},
-                              .stop = start.stop};
+                              .stop = start.stop,
+                              .seed = static_cast<uint64_t>(settings.train.seed)};
   if (!start.terminal) return data::open_data(settings.data, options, world.log());
   data::TokenizeProgress progress(*start.terminal, world.wall());
   options.progress = std::ref(progress);

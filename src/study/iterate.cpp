@@ -240,10 +240,11 @@ class Iterate {
     result_.weights = made.weights;
     if (o_.method == "iterative") {
       const std::vector<int64_t> ids = scored_samples(round, made);
-      const std::vector<double> scores = scores_after_training(round, made, ids);
-      for (size_t i = 0; i < ids.size(); ++i) {  // by id: the order in which scores arrive does not matter
-        const auto label = static_cast<size_t>(result_.labels[static_cast<size_t>(ids[i])]);
-        sums[label] += scores[i];
+      const std::map<int64_t, double> scores = scores_after_training(round, made, ids);
+      CAIRN_CHECK(scores.size() == ids.size(), "{} scores of {} samples", scores.size(), ids.size());
+      for (const int64_t id : ids) {
+        const auto label = static_cast<size_t>(result_.labels[static_cast<size_t>(id)]);
+        sums[label] += scores.at(id);
         ++counts[label];
       }
       for (size_t c = 0; c < sums.size(); ++c) made.scores.push_back(counts[c] > 0 ? sums[c] / counts[c] : kUnscored);
@@ -268,23 +269,23 @@ class Iterate {
             .terminal = nullptr};
   }
 
-  std::vector<double> scores_after_training(int64_t round, const IterateRound& made, const std::vector<int64_t>& ids) {
+  // By sample, in whatever order they were computed.
+  std::map<int64_t, double> scores_after_training(int64_t round, const IterateRound& made, std::vector<int64_t> ids) {
+    if (setup_.scoring_order) setup_.scoring_order(ids);
     std::set<int64_t> all = selected();
     all.insert(made.added.begin(), made.added.end());
     base::Recipe recipe = training();
     if (o_.round_steps > 0) recipe.set("train.steps", o_.round_steps, "the study");
     std::vector<double> before;
     if (o_.scorer == "loss_ratio") before = losses_at_start(ids);
-    std::vector<double> scores;
+    std::map<int64_t, double> scores;
     run(recipe, setup_.out / fmt::format("round-{}", round), {all.begin(), all.end()}, [&](train::Job& job) {
       const SampleScores found = score_samples(job, ids, {.probabilities = o_.scorer == "reference"});
-      if (o_.scorer == "reference") {
-        scores = by_reference(found, ids);
-      } else {
-        for (size_t i = 0; i < ids.size(); ++i)
-          scores.push_back(o_.scorer == "perplexity" ? found.loss[i] - found.entropy[i]
-                                                     : std::log(std::max(before[i], 1e-6) / std::max(found.loss[i], 1e-6)));
-      }
+      const at::Tensor answers = o_.scorer == "reference" ? found.probabilities.argmax(1) : at::Tensor();
+      for (size_t i = 0; i < ids.size(); ++i)
+        scores[ids[i]] = o_.scorer == "reference"    ? by_reference(ids[i], answers[static_cast<int64_t>(i)].item<int64_t>())
+                         : o_.scorer == "perplexity" ? found.loss[i] - found.entropy[i]
+                                                     : std::log(std::max(before[i], 1e-6) / std::max(found.loss[i], 1e-6));
     });
     return scores;
   }
@@ -297,19 +298,13 @@ class Iterate {
   }
 
   // Whether the sample's label is right, minus whether the model's answer is.
-  std::vector<double> by_reference(const SampleScores& found, const std::vector<int64_t>& ids) {
+  double by_reference(int64_t id, int64_t answer) {
     if (reference_.empty()) {
       const data::Table all = data::read_table(settings_.data);
       for (const std::string& text : column("study.reference", o_.reference)) reference_.push_back(all.class_of(text));
     }
-    std::vector<double> scores;
-    const at::Tensor answers = found.probabilities.argmax(1);
-    for (size_t i = 0; i < ids.size(); ++i) {
-      const int64_t right = reference_[static_cast<size_t>(ids[i])];
-      scores.push_back(static_cast<double>(data_->labels[static_cast<size_t>(ids[i])] == right) -
-                       static_cast<double>(answers[static_cast<int64_t>(i)].item<int64_t>() == right));
-    }
-    return scores;
+    const int64_t right = reference_[static_cast<size_t>(id)];
+    return static_cast<double>(data_->labels[static_cast<size_t>(id)] == right) - static_cast<double>(answer == right);
   }
 
   void run(const base::Recipe& recipe, const std::filesystem::path& out, std::vector<int64_t> ids,

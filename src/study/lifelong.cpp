@@ -210,10 +210,7 @@ class Lifelong {
       if (name == "el2n") all.emplace_back(name, scores.el2n);
       if (name == "entropy") all.emplace_back(name, scores.entropy);
       if (name == "grand") all.emplace_back(name, scores.grand);
-      if (name == "ig") {
-        all.emplace_back(name, std::vector<double>());
-        for (size_t i = 0; i < blind_.size(); ++i) all.back().second.push_back(std::exp(blind_[i] - scores.loss[i]));
-      }
+      if (name == "ig") all.emplace_back(name, image_grounding(blind_, scores.loss));
     }
     return all;
   }

@@ -73,6 +73,14 @@ std::vector<int64_t> choose_evenly(int64_t count, int64_t budget, const base::Ra
   return all;
 }
 
+std::vector<double> image_grounding(std::span<const double> loss_without, std::span<const double> loss_with) {
+  CAIRN_CHECK(loss_without.size() == loss_with.size(), "losses of {} samples without images, of {} with", loss_without.size(),
+              loss_with.size());
+  std::vector<double> grounding;
+  for (size_t i = 0; i < loss_with.size(); ++i) grounding.push_back(std::exp(loss_without[i] - loss_with[i]));
+  return grounding;
+}
+
 std::vector<int64_t> choose_across(std::span<const double> scores, int64_t budget, const base::Random& random) {
   const auto count = static_cast<int64_t>(scores.size());
   if (budget >= count) return choose_evenly(count, count, random);

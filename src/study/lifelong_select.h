@@ -18,6 +18,9 @@ std::vector<int64_t> water_filling(std::span<const int64_t> sizes, int64_t budge
 // The entropy, in bits, of standardised scores over 50 equal bins of [-4, 4]; 0 for equal scores. Scores outside count in the last bins.
 double score_entropy(std::span<const double> scores);
 
+// Image grounding of each sample, exp(loss without its image - loss with it): above 1 where the image helps.
+std::vector<double> image_grounding(std::span<const double> loss_without, std::span<const double> loss_with);
+
 // Coverage-centric choice of exactly `budget` places of `scores` (or all, if there are fewer): the lowest and highest 5 % are set aside,
 // the range of the others is cut into 50 bins of equal width, which share the budget by water-filling; inside a bin places are drawn
 // evenly. If that is too few, some of those set aside are drawn. Ascending.

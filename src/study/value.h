@@ -22,6 +22,8 @@ struct StudySetup {
   int processes = 1;
   int threads = 1;                             // of each process
   std::function<void(int pid)> on_start = {};  // called for every process that is started
+  // Puts samples into the order in which they are scored, the same on all ranks: results must not depend on it. Empty: as drawn.
+  std::function<void(std::vector<int64_t>& samples)> scoring_order = {};
 };
 
 // A line of a plot: what is left after removing a share of the players, what has been found, and so on.

@@ -1,5 +1,6 @@
 #include "study/iterate.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <numeric>
@@ -159,6 +160,18 @@ TEST_F(Iterations, GoesOnAfterAStop) {
   EXPECT_EQ(rest.selected, whole.selected);
   EXPECT_EQ(rest.weights, whole.weights);
   EXPECT_EQ(rest.loss, whole.loss);
+}
+
+TEST_F(Iterations, OrderOfScoringChangesNothing) {
+  const std::string keys = "scorer = \"reference\"\nreference = \"right\"";
+  const IterateResult as_drawn = run(keys, "as-drawn");
+  const IterateRecipe recipe = read_iterate(file(keys), {});
+  const StudySetup setup{.out = folder_ / "reversed",
+                         .scoring_order = [](std::vector<int64_t>& samples) { std::ranges::reverse(samples); }};
+  IterateResult reversed;
+  on_study_ranks(1, [&](comm::World& world) { reversed = run_iterate(world, recipe, setup, never_); });
+  EXPECT_EQ(reversed.selected, as_drawn.selected);
+  EXPECT_EQ(reversed.weights, as_drawn.weights);
 }
 
 TEST_F(Iterations, RefusesAStateOfAnotherRecipeAndDamagedOnes) {

@@ -20,9 +20,11 @@
 namespace cairn::study {
 namespace {
 
+using testing::DoubleNear;
 using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Pointwise;
 using testing::SizeIs;
 
 const base::Random kChoices(3);
@@ -99,6 +101,11 @@ TEST(NearestEarlier, OfManyRows) {
   EXPECT_EQ(nearest[1], 0);
   EXPECT_EQ(nearest[2], 1);
   EXPECT_EQ(nearest[2499], 1);
+}
+
+TEST(ImageGrounding, IsHowMuchTheImageHelps) {
+  const std::vector<double> without{1, 2, 0.5}, with{1, 2 - std::log(3.0), 0.5 + std::log(2.0)};
+  EXPECT_THAT(image_grounding(without, with), Pointwise(DoubleNear(1e-12), {1.0, 3.0, 0.5}));
 }
 
 TEST(Elbow, IsWhereInertiaStopsFalling) {

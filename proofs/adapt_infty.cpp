@@ -21,6 +21,7 @@
 #include "proofs/study_tables.h"
 #include "study/claims.h"
 #include "study/lifelong.h"
+#include "study/lifelong_select.h"
 #include "study/sample_scores.h"
 #include "train/build.h"
 #include "train/train.h"
@@ -281,7 +282,7 @@ double area_under_curve(const std::vector<double>& low, const std::vector<double
 }
 
 // 6. Half of the samples can be answered from the text alone: image grounding tells which.
-void image_grounding(const ProofOptions& options, Findings& findings) {
+void grounding_of_images(const ProofOptions& options, Findings& findings) {
   constexpr int64_t kRows = 4000, kText = 8;
   const base::Random random = base::Random(options.seed).for_purpose("grounding");
   const SkillTeacher teacher(random.for_purpose("teacher"));
@@ -321,9 +322,9 @@ void image_grounding(const ProofOptions& options, Findings& findings) {
                  std::iota(ids.begin(), ids.end(), int64_t{0});
                  std::vector<int64_t> columns(kImageDims);
                  std::iota(columns.begin(), columns.end(), int64_t{0});
-                 const std::vector<double> seen = score_samples(job, ids).loss, blind = score_samples(job, ids, {.zeroed = columns}).loss;
-                 for (size_t i = 0; i < ids.size(); ++i)
-                   (made.columns[0].second[i] == 1 ? text : image).push_back(std::exp(blind[i] - seen[i]));
+                 const std::vector<double> grounding =
+                     image_grounding(score_samples(job, ids, {.zeroed = columns}).loss, score_samples(job, ids).loss);
+                 for (size_t i = 0; i < ids.size(); ++i) (made.columns[0].second[i] == 1 ? text : image).push_back(grounding[i]);
                }});
   });
   findings.at_least("6. image grounding of samples that need the image, against those that the text answers: AUC", 0.5,
@@ -425,10 +426,13 @@ void zero_order(const ProofOptions& options, Findings& findings) {
 
 void prove_adapt_infty(const ProofOptions& options, Findings& findings, base::Log& log) {
   eight_skills(options, findings, log);
-  image_grounding(options, findings);
+  grounding_of_images(options, findings);
   selections_on_ranks(options, findings, log);
   projection_on_shards(options, findings);
   zero_order(options, findings);
+  findings.skip(
+      "H200: vectors of 8192 numbers for 50,000 samples under a decoder of 130M with adapters of rank 16, at 0.6 of the speed of training",
+      "this proof has no part for a GPU");
 }
 
 }  // namespace cairn::study

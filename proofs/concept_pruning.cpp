@@ -150,9 +150,54 @@ void processes_agree(const ProofOptions& options, Findings& findings) {
   findings.at_most("likewise by concept, of what dedup left", 1, static_cast<double>(pruned.size()), 1);
 }
 
-// The user's texts with planted near-duplicates, through the program.
+// Texts with planted near-duplicates: document count + i is nearly document i, for the first `planted` ones.
+struct PlantedTexts {
+  int64_t count = 0, planted = 0;
+
+  PlantedTexts(const fs::path& file, const std::vector<std::string>& texts, const base::Random& random)
+      : count(static_cast<int64_t>(texts.size())), planted(count * 3 / 10) {
+    std::vector<std::string> pool = texts;
+    for (int64_t i = 0; i < planted; ++i) pool.push_back(nearly(texts[static_cast<size_t>(i)], random.for_index(static_cast<uint64_t>(i))));
+    write_texts(file, pool);
+  }
+
+  struct Shares {
+    double dropped = 0;  // of the pairs, those of which just one is left
+    double lost = 0;     // texts of which nothing is left, neither they nor a copy, to those without one
+  };
+  Shares of(const data::DocumentSubset& kept) const {
+    const std::set<int64_t> stays(kept.ids.begin(), kept.ids.end());
+    Shares shares;
+    for (int64_t i = 0; i < count; ++i) {
+      const int left = stays.contains(i) + (i < planted && stays.contains(count + i));
+      if (i < planted && left == 1) shares.dropped += 1 / static_cast<double>(planted);
+      if (left == 0) shares.lost += 1 / static_cast<double>(count - planted);
+    }
+    return shares;
+  }
+
+ private:
+  // The text with another word after one in forty. Texts without blanks have words of about 24 bytes.
+  static std::string nearly(const std::string& text, const base::Random& random) {
+    constexpr int64_t kWordMost = 24;
+    std::string copy;
+    uint64_t words = 0;
+    int64_t bytes = 0;  // of the word so far
+    for (size_t i = 0; i < text.size(); ++i) {
+      copy += text[i];
+      const bool at_end = i + 1 == text.size() || (static_cast<unsigned char>(text[i + 1]) & 0xc0) != 0x80;
+      if (text[i] != ' ' && text[i] != '\n' && !(++bytes >= kWordMost && at_end)) continue;
+      bytes = 0;
+      if (random.below(words++, 40) == 0) copy += "very ";
+    }
+    return copy + " ";
+  }
+};
+
+// The user's texts with planted near-duplicates, through the program. Half of them tell how like each other near-duplicates are; the other
+// half is measured at that threshold.
 void own_texts(const ProofOptions& options, Findings& findings, base::Log& log) {
-  const std::string claim = "--data: planted near-duplicates of its texts that were dropped";
+  const std::string claim = "--data: planted near-duplicates of its texts that were dropped, as many kept as there are texts";
   if (options.data.empty()) {
     findings.skip(claim, "give --data FILE");
     return;
@@ -160,50 +205,49 @@ void own_texts(const ProofOptions& options, Findings& findings, base::Log& log) 
   const fs::path folder = fs::path(options.scratch) / "own";
   base::make_folder(folder);
   const std::vector<std::string> texts = paragraphs_of(options.data, 800, 200, 600);
-  const auto count = static_cast<int64_t>(texts.size()), planted = count * 3 / 10;
-  std::vector<std::string> pool = texts;
-  for (int64_t i = 0; i < planted; ++i) {  // one word in forty is written twice
-    const base::Random random = base::Random(options.seed).for_purpose("duplicate").for_index(static_cast<uint64_t>(i));
-    std::string copy;
-    uint64_t word = 0;
-    for (const char c : texts[static_cast<size_t>(i)]) {
-      copy += c;
-      if (c != ' ' && c != '\n') continue;
-      if (random.below(word++, 40) == 0) copy += "very ";
-    }
-    pool.push_back(copy + " ");
-  }
-  write_texts(folder / "pool.jsonl", pool);
+  std::vector<std::string> first, second;
+  for (size_t i = 0; i < texts.size(); ++i) (i % 2 == 0 ? first : second).push_back(texts[i]);
+  const base::Random random = base::Random(options.seed).for_purpose("duplicate");
+  const PlantedTexts known(folder / "known.jsonl", first, random.for_index(0)), asked(folder / "asked.jsonl", second, random.for_index(1));
+  write_texts(folder / "texts.jsonl", texts);
   train_model(
       options, folder, "base",
       {"model.layers=2", "model.embed=64", "model.heads=4", "model.kv_heads=4", "model.mlp=172", "data.vocab=1024", "data.length=128",
-       "train.steps=150", "train.global_batch=16", "optim.learning_rate=3e-3", "eval.fraction=0", "data.path=pool.jsonl"});
+       "train.steps=150", "train.global_batch=16", "optim.learning_rate=3e-3", "eval.fraction=0", "data.path=texts.jsonl"});
+  const auto dedup = [&](const std::string& pool, const std::vector<std::string>& more, const std::string& out) {
+    std::vector<std::string> arguments{"dedup",      "--data", pool + ".jsonl", "--model",     "base", "--pooling", "mean",
+                                       "--clusters", "1",      "--index",       out + "-index"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_selection(options, folder, arguments, out);
+  };
+  const data::DocumentSubset as_many = dedup("known", {"--keep", std::to_string(known.count)}, "as-many");
+  const std::string eps = base::compact(as_many.how["eps"]);
   std::set<uint64_t> hashes;
-  data::DocumentSubset kept;
+  data::DocumentSubset unlike;
   for (const char* ranks : {"1", "2", "4"}) {
-    kept = run_selection(options, folder,
-                         {"dedup", "--data", "pool.jsonl", "--model", "base", "--pooling", "mean", "--clusters", "1", "--keep",
-                          std::to_string(count), "--nproc", ranks, "--index", std::string("index-") + ranks},
-                         std::string("kept-") + ranks);
-    hashes.insert(kept.hash());
+    unlike = dedup("asked", {"--eps", eps, "--nproc", ranks}, std::string("unlike-") + ranks);
+    hashes.insert(unlike.hash());
   }
-  const std::set<int64_t> stays(kept.ids.begin(), kept.ids.end());
-  double dropped = 0, lost = 0;
-  for (int64_t i = 0; i < planted; ++i) dropped += stays.contains(i) + stays.contains(count + i) == 1;
-  for (int64_t i = planted; i < count; ++i) lost += !stays.contains(i);
-  log.info("{} texts, {} near-duplicates, eps {}", count, planted, base::compact(kept.how["eps"]));
-  findings.at_least(claim, 0, dropped / static_cast<double>(planted), 0.95);
-  findings.at_most("--data: share of the other texts that were dropped", 0, lost / static_cast<double>(count - planted), 0.02);
+  const PlantedTexts::Shares by_count = known.of(as_many), by_eps = asked.of(unlike);
+  log.info("{} texts, {} near-duplicates; of the first half {:.3f} dropped and {:.3f} lost; of the second, at eps {}, {:.3f} and {:.3f}",
+           texts.size(), known.planted + asked.planted, by_count.dropped, by_count.lost, eps, by_eps.dropped, by_eps.lost);
+  findings.at_least(claim, 0, by_count.dropped, 0.95);
+  findings.at_most("--data: likewise, share of the texts of which nothing is left", 0, by_count.lost, 0.02);
+  findings.at_least("--data: other texts of it at the eps found there: planted near-duplicates that were dropped", 0, by_eps.dropped, 0.95);
+  findings.at_most("--data: likewise, share of the texts of which nothing is left", 0, by_eps.lost, 0.02);
   findings.at_most("--data: 1, 2 and 4 processes: different selections", 1, static_cast<double>(hashes.size()), 1);
 }
 
 }  // namespace
 
 void prove_concept_pruning(const ProofOptions& options, Findings& findings, base::Log& log) {
+  own_texts(options, findings, log);  // first: it may refuse --data
   prove_concept_quotas(options, findings);
   accuracies(options, findings, log);
   processes_agree(options, findings);
-  own_texts(options, findings, log);
+  for (const char* claim : {"H200: 10 million vectors of 256, 500 clusters: 20 iterations in a minute, read at 1.8 GB/s",
+                            "H200: the same in clusters of at most 10,000: near-duplicates found in a minute"})
+    findings.skip(claim, "this proof has no part for a GPU");
 }
 
 }  // namespace cairn::study

@@ -259,12 +259,17 @@ void own_text(const ProofOptions& options, Findings& findings, base::Log& log) {
 }  // namespace
 
 void prove_rds_plus(const ProofOptions& options, Findings& findings, base::Log& log) {
+  own_text(options, findings, log);  // first: it may refuse --data
   families(options, findings, log);
   prove_rds_exactness(options, fs::path(options.scratch) / "families" / "base", findings, log);
   limit(options, findings);
   pool_sizes(options, findings, log);
   coverage(options, findings);
-  own_text(options, findings, log);
+  for (const char* claim :
+       {"H200: a million samples of 256 tokens under a decoder of 130M: embedding at 0.7 of the speed of the forward pass",
+        "H200: their index of 1.5 GB written at 0.8 GB/s beside the forward pass",
+        "H200: 100,000 of a million vectors of 768 chosen by 500 examples in 5 s"})
+    findings.skip(claim, "this proof has no part for a GPU");
 }
 
 }  // namespace cairn::study

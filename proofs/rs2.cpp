@@ -64,8 +64,7 @@ ComparedOrders compare_orders(const base::Recipe& recipe, const std::vector<Samp
   ComparedOrders found{.steps = static_cast<double>(alone.steps())};
   for (const SamplerLayout& layout : layouts) {
     if (layout.ranks > 1)
-      found.differ +=
-          steps_differing(train_sampled(with(recipe, layout.sets), folder / layout.name, layout.ranks).samples, alone.samples);
+      found.differ += steps_differing(train_sampled(with(recipe, layout.sets), folder / layout.name, layout.ranks).samples, alone.samples);
     const fs::path rest = folder / (layout.name + " resumed");
     copy_run_at(folder / "alone", rest, std::max<int64_t>(1, alone.steps() / 3));
     found.resumed += steps_differing(train_sampled(with(recipe, layout.sets), rest, layout.ranks, /*resume=*/true).samples, alone.samples);
@@ -330,9 +329,8 @@ void prove_rs2(const ProofOptions& options, Findings& findings, base::Log& log) 
   const fs::path folder(options.scratch);
   sampler_texts(options, kRs2TextBytes);  // refuses --data that is too short
   in_parallel(kRs2Seeds, [&](int64_t seed) {
-    write_teacher_points({.folder = folder / fmt::format("points-{}", seed),
-                          .training = 20'000,
-                          .seed = options.seed + static_cast<uint64_t>(seed)});
+    write_teacher_points(
+        {.folder = folder / fmt::format("points-{}", seed), .training = 20'000, .seed = options.seed + static_cast<uint64_t>(seed)});
   });
   rs2_cycles(options, findings);
   rs2_layouts(options, findings, log);

@@ -93,7 +93,8 @@ void infobatch_unbiased(const ProofOptions& options, Findings& findings) {
 }
 
 base::Recipe scored_decoder(const ProofOptions& options, const std::string& sampler) {
-  return sampler_decoder(options, kScoredTextBytes, {"train.epochs=5", "data.sampler=" + sampler, "sampler.groups=5", "sampler.flush_steps=7"});
+  return sampler_decoder(options, kScoredTextBytes,
+                         {"train.epochs=5", "data.sampler=" + sampler, "sampler.groups=5", "sampler.flush_steps=7"});
 }
 
 // 3. All layouts are given the scores of one run: in snapshots at the end of each epoch, so that they choose the next one by themselves,
@@ -150,10 +151,9 @@ void scored_resumes(const ProofOptions& options, Findings& findings, base::Log& 
 void scored_points_on_ranks(const ProofOptions& options, Findings& findings, base::Log& log) {
   const fs::path folder = fs::path(options.scratch) / "few";
   write_teacher_points({.folder = folder, .training = 1280, .test = 100, .seed = options.seed});
-  const base::Recipe recipe =
-      points_recipe(folder, options.seed,
-                    {"data.sampler=seta", "sampler.groups=5", "sampler.window=0.8", "train.epochs=5", "optim.learning_rate=0.02",
-                     "snapshot.every=1", "snapshot.keep=9999", "snapshot.last=true"});
+  const base::Recipe recipe = points_recipe(folder, options.seed,
+                                            {"data.sampler=seta", "sampler.groups=5", "sampler.window=0.8", "train.epochs=5",
+                                             "optim.learning_rate=0.02", "snapshot.every=1", "snapshot.keep=9999", "snapshot.last=true"});
   const fs::path one = folder / "one";
   const SampledRun alone = train_sampled(recipe, one);
   const auto parameters_at = [](const fs::path& run, const fs::path& copy, int64_t step) {

@@ -58,7 +58,7 @@ OpenedData open_data(const DataOptions& data, const CorpusOptions& options, base
             .digest = opened.digest};
   }
   if (data.needs().images) {
-    OpenedImages opened = open_images(data, options.held_out_fraction);
+    OpenedImages opened = open_images(data, {.held_out_fraction = options.held_out_fraction, .seed = options.seed});
     return {.samples = std::move(opened.samples),
             .classes = opened.outline.classes,
             .image = {.channels = opened.outline.channels, .size = data.images.size, .class_names = std::move(opened.outline.class_names)},

@@ -136,7 +136,7 @@ TEST(Pictures, ThatAreDamagedAreRefusedByName) {
 TEST(Images, AreAFunctionOfTheirNumber) {
   DataOptions options = images_in("");
   options.images = {.size = 8, .channels = 2, .count = 20, .held_out = 10};
-  const OpenedImages opened = open_images(options, 0);
+  const OpenedImages opened = open_images(options, {});
   mesh::Batch many, one;
   opened.samples->fill(std::vector<int64_t>{3, 7, 21}, many);
   opened.samples->fill(std::vector<int64_t>{7}, one);
@@ -151,7 +151,7 @@ TEST(Images, AreAFunctionOfTheirNumber) {
 TEST(Images, GeneratedStripesRunInTheDirectionOfTheirClass) {
   DataOptions options = images_in("");
   options.images = {.size = 32, .channels = 1, .classes = 4, .count = 64, .held_out = 1, .noise = 0};
-  const auto samples = open_images(options, 0).samples;
+  const auto samples = open_images(options, {}).samples;
   for (int64_t id = 0; id < 32; ++id) {
     mesh::Batch batch;
     samples->fill(std::vector<int64_t>{id}, batch);
@@ -165,13 +165,21 @@ TEST(Images, GeneratedStripesRunInTheDirectionOfTheirClass) {
 TEST(Images, AreMovedAndMirroredForTraining) {
   DataOptions options = images_in("");
   options.images = {.size = 8, .channels = 1, .count = 20, .held_out = 4, .crop = 2};
-  const auto samples = open_images(options, 0).samples;
+  const auto samples = open_images(options, {}).samples;
   mesh::Batch plain, moved, again, later;
   const std::vector<int64_t> ids{3};
   samples->fill(ids, plain);
   samples->fill_training(ids, 5, moved);
   samples->fill_training(ids, 5, again);
   EXPECT_TRUE(at::equal(moved.field("pixels"), again.field("pixels")));
+  const auto other = open_images(options, {.seed = 2}).samples;
+  bool as_other = true;  // one batch may be moved alike
+  for (int64_t index = 0; index < 5; ++index) {
+    samples->fill_training(ids, index, moved);
+    other->fill_training(ids, index, again);
+    as_other = as_other && at::equal(moved.field("pixels"), again.field("pixels"));
+  }
+  EXPECT_FALSE(as_other);
   std::set<std::pair<int64_t, int64_t>> shifts;
   for (int64_t index = 0; index < 200; ++index) {
     samples->fill_training(ids, index, later);
@@ -187,7 +195,7 @@ TEST(Images, AreMovedAndMirroredForTraining) {
       }
   }
   EXPECT_EQ(shifts.size(), 25u);
-  const auto mirrored = make_image_dataset(make_generated_textures(options.images), 8, 0, /*flip=*/true);
+  const auto mirrored = make_image_dataset(make_generated_textures(options.images), {.size = 8, .flip = true});
   int64_t flipped = 0;
   for (int64_t index = 0; index < 100; ++index) {
     mirrored->fill_training(ids, index, later);
@@ -202,7 +210,7 @@ TEST(Images, AreReadFromFoldersOfClasses) {
   const Scratch scratch;
   write_folder(scratch, "", 10);
   write_in(scratch, "cat", "notes.txt", "no picture");
-  const OpenedImages opened = open_images(images_in(scratch.path()), 0.25);
+  const OpenedImages opened = open_images(images_in(scratch.path()), {.held_out_fraction = 0.25});
   EXPECT_THAT(opened.outline.class_names, testing::ElementsAre("cat", "dog"));
   EXPECT_EQ(opened.samples->held_out(), (SampleRange{15, 5}));
   EXPECT_NE(opened.digest, 0u);
@@ -222,11 +230,12 @@ TEST(Images, HoldOutTheTestFolder) {
   const Scratch scratch;
   write_folder(scratch, "train/", 3);
   write_folder(scratch, "test/", 2);
-  const OpenedImages opened = open_images(images_in(scratch.path()), 0.25);
+  const OpenedImages opened = open_images(images_in(scratch.path()), {.held_out_fraction = 0.25});
   EXPECT_EQ(opened.samples->training(), (SampleRange{0, 6}));
   EXPECT_EQ(opened.samples->held_out(), (SampleRange{6, 4}));
   write_in(scratch, "test/bird", "p.png", small_png());
-  EXPECT_THAT(refusal([&] { open_images(images_in(scratch.path()), 0.25); }), HasSubstr("test/bird: a class without training pictures"));
+  EXPECT_THAT(refusal([&] { open_images(images_in(scratch.path()), {.held_out_fraction = 0.25}); }),
+              HasSubstr("test/bird: a class without training pictures"));
 }
 
 TEST(Images, FoldersThatCannotBeUsedAreRefused) {
@@ -252,7 +261,7 @@ TEST(Images, FoldersThatCannotBeUsedAreRefused) {
   EXPECT_THAT(refused(options), HasSubstr("direction of generated stripes"));
   write_in(scratch, "dog", "q.jpg", small_jpeg().substr(0, 200));
   if (!has_jpeg() || !has_png()) return;
-  const OpenedImages opened = open_images(images_in(scratch.path()), 0);
+  const OpenedImages opened = open_images(images_in(scratch.path()), {});
   const std::string trouble = refusal([&] {
     mesh::Batch batch;
     opened.samples->fill(std::vector<int64_t>{0, 1, 2}, batch);
@@ -268,7 +277,7 @@ TEST(Images, AreReadFromArrays) {
   scratch.write("labels.npy", image_npy("<i8", "(5,)", raw(std::vector<int64_t>{0, 1, 2, 1, 0})));
   DataOptions options = images_in(scratch.path());
   options.images = {.size = 1, .channels = 4};
-  const OpenedImages opened = open_images(options, 0.2);
+  const OpenedImages opened = open_images(options, {.held_out_fraction = 0.2});
   EXPECT_EQ(opened.outline.classes, 3);
   EXPECT_EQ(opened.samples->held_out().count, 1);
   mesh::Batch batch;
@@ -289,7 +298,7 @@ TEST(Images, ArraysOfBytesAreScaledAndHaveATestSet) {
   scratch.write("test_labels.npy", image_npy("|u1", "(1,)", std::string("\x01", 1)));
   DataOptions options = images_in(scratch.path());
   options.images = {.size = 2, .channels = 1, .classes = 2};
-  const OpenedImages opened = open_images(options, 0.2);
+  const OpenedImages opened = open_images(options, {.held_out_fraction = 0.2});
   EXPECT_EQ(opened.samples->held_out(), (SampleRange{2, 1}));
   EXPECT_EQ(opened.samples->label_of(2), 1);
   mesh::Batch batch;
@@ -308,7 +317,7 @@ TEST(Images, ArraysThatCannotBeUsedAreRefused) {
     options.images = {.size = 2, .channels = 1, .classes = classes};
     return refusal([&] {
       mesh::Batch batch;
-      open_images(options, 0).samples->fill(std::vector<int64_t>{0, 1}, batch);
+      open_images(options, {}).samples->fill(std::vector<int64_t>{0, 1}, batch);
     });
   };
   const std::string images = image_npy("|u1", "(2, 2, 2)", std::string(8, 'a'));

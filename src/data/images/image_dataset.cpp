@@ -20,8 +20,12 @@ struct ImageChange {
 
 class ImageDataset final : public Dataset {
  public:
-  ImageDataset(std::unique_ptr<ImageSource> source, int64_t size, int64_t crop, bool flip)
-      : source_(std::move(source)), size_(size), crop_(crop), flip_(flip), random_(base::Random(1).for_purpose("images.change")) {}
+  ImageDataset(std::unique_ptr<ImageSource> source, const ImageDatasetOptions& options)
+      : source_(std::move(source)),
+        size_(options.size),
+        crop_(options.crop),
+        flip_(options.flip),
+        random_(base::Random(options.seed).for_purpose("images.change")) {}
 
   SampleRange training() const override { return {0, source_->images() - source_->held_out()}; }
   SampleRange held_out() const override { return {source_->images() - source_->held_out(), source_->held_out()}; }
@@ -103,14 +107,15 @@ std::unique_ptr<ImageSource> image_source_of(const DataOptions& data, double hel
 
 }  // namespace
 
-std::unique_ptr<Dataset> make_image_dataset(std::unique_ptr<ImageSource> source, int64_t size, int64_t crop, bool flip) {
-  return std::make_unique<ImageDataset>(std::move(source), size, crop, flip);
+std::unique_ptr<Dataset> make_image_dataset(std::unique_ptr<ImageSource> source, const ImageDatasetOptions& options) {
+  return std::make_unique<ImageDataset>(std::move(source), options);
 }
 
-OpenedImages open_images(const DataOptions& data, double held_out_fraction) {
-  std::unique_ptr<ImageSource> source = image_source_of(data, held_out_fraction);
+OpenedImages open_images(const DataOptions& data, const ImagesToOpen& how) {
+  std::unique_ptr<ImageSource> source = image_source_of(data, how.held_out_fraction);
   OpenedImages opened{.samples = {}, .outline = source->outline(), .digest = source->digest()};
-  opened.samples = make_image_dataset(std::move(source), data.images.size, data.images.crop, data.images.flip);
+  opened.samples = make_image_dataset(std::move(source),
+                                      {.size = data.images.size, .crop = data.images.crop, .flip = data.images.flip, .seed = how.seed});
   return opened;
 }
 

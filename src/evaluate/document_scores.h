@@ -8,6 +8,10 @@
 #include "data/selection/pool.h"
 #include "evaluate/evaluated_model.h"
 
+namespace cairn::comm {
+class Group;
+}
+
 namespace cairn::evaluate {
 
 // perplexity: of the targets of a document. ifd: the loss of the answer after its prompt, divided by its loss alone (instruction-following
@@ -15,9 +19,15 @@ namespace cairn::evaluate {
 std::vector<std::string> document_score_names();
 bool is_document_score(const std::string& name);
 
-// The scores of documents first .. first + count - 1. Of each, at most `max_tokens` tokens are read. Refuses documents that cannot have the
-// score (nothing but a prompt, or no prompt), and lists them.
-std::vector<float> document_scores(const EvaluatedModel& evaluated, const data::Pool& pool, const std::string& name, int64_t first,
-                                   int64_t count, int64_t max_tokens, int64_t batch, const OnProgress& progress = {});
+struct DocumentScoreOptions {
+  int64_t max_tokens = 2048;  // of a document; the rest is not read
+  int64_t batch = 8;          // texts of one forward pass
+};
+
+// The scores of all documents of the pool, on every rank of `ranks`, each of which calls it with the whole model; null: one process. Ranks
+// take turns with blocks of documents, and a pass never mixes two blocks, so the number of ranks changes no bit of a score. Refuses
+// documents that cannot have the score (nothing but a prompt, or no prompt), and lists them; on all ranks alike.
+std::vector<float> document_scores(const EvaluatedModel& evaluated, const data::Pool& pool, const std::string& name,
+                                   const DocumentScoreOptions& options, comm::Group* ranks = nullptr, const OnProgress& progress = {});
 
 }  // namespace cairn::evaluate

@@ -102,22 +102,52 @@ TEST_F(Select, KeepsAsManyAsAskedByEveryMethod) {
   }
 }
 
+// Weights are scores, so the hash has all bits of them. A score that is kept would hide that ranks computed another one.
 TEST_F(Select, GivesTheSameHashOnAnyRanks) {
   for (std::vector<std::string> method : {std::vector<std::string>{"dedup"},
                                           {"concept", "--clusters", "8"},
                                           {"kmq", "--clusters", "8"},
-                                          {"rds", "--queries", "t=queries.jsonl"}}) {
+                                          {"kmq", "--clusters", "8", "--by", "ifd"},
+                                          {"rds", "--queries", "t=queries.jsonl"},
+                                          {"top", "--by", "perplexity", "--weights", "perplexity"},
+                                          {"top", "--by", "ifd", "--weights", "ifd"}}) {
     method.insert(method.end(), {"--model", "base", "--keep", "50"});
     std::set<uint64_t> hashes;
     for (const std::string ranks : {"1", "2", "4"}) {
+      std::filesystem::remove_all(*shared / "cache" / "columns");
       std::vector<std::string> all = method;
       all.insert(all.end(), {"--nproc", ranks, "--out", "of" + ranks, "--index", "index-of-" + ranks});
       const Outcome outcome = select(all);
       ASSERT_EQ(outcome.code, 0) << outcome.output;
       hashes.insert(kept("of" + ranks).hash());
     }
-    EXPECT_EQ(hashes.size(), 1u) << method[0];
+    EXPECT_EQ(hashes.size(), 1u) << method[0] << " " << method[2];
   }
+}
+
+TEST_F(Select, FindsKeptScoresOnEveryRank) {
+  const std::vector<std::string> top{"top",  "--by",   "perplexity", "--weights", "perplexity", "--model",
+                                     "base", "--keep", "50",         "--nproc",   "2"};
+  std::filesystem::remove_all(*shared / "cache" / "columns");
+  std::set<uint64_t> hashes;
+  for (const std::string run : {"computed", "found"}) {
+    std::vector<std::string> all = top;
+    all.insert(all.end(), {"--out", run});
+    const Outcome outcome = select(all);
+    ASSERT_EQ(outcome.code, 0) << run << outcome.output;
+    hashes.insert(kept(run).hash());
+  }
+  EXPECT_EQ(hashes.size(), 1u);
+}
+
+TEST_F(Select, RefusesDocumentsWithoutAScoreOnAllRanks) {
+  std::string texts;
+  for (int i = 0; i < 150; ++i) texts += R"({"text": "story )" + std::to_string(i) + "\"}\n";
+  shared->file("texts.jsonl", texts);
+  const Outcome outcome = cairn(
+      *shared, {"select", "top", "--data", "texts.jsonl", "--by", "ifd", "--model", "base", "--keep", "5", "--out", "x", "--nproc", "2"});
+  EXPECT_EQ(outcome.code, 2) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("documents 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 140 more: they have no prompt"));
 }
 
 TEST_F(Select, MakesTheSameVectorsAlongEveryAxis) {
@@ -135,34 +165,29 @@ TEST_F(Select, MakesTheSameVectorsAlongEveryAxis) {
 
 TEST_F(Select, TrainsOnASubsetAsOnItsExport) {
   ASSERT_EQ(select({"random", "--keep", "60", "--out", "kept", "--export", "kept.jsonl"}).code, 0);
-  const auto losses = [&](const std::string& out, std::vector<std::string> more) {
-    std::vector<std::string> all{"train",
-                                 "--out",
-                                 out,
-                                 "--set",
-                                 "model.from=base",
-                                 "--set",
-                                 "data.length=64",
-                                 "--set",
-                                 "train.steps=6",
-                                 "--set",
-                                 "train.global_batch=8",
-                                 "--set",
-                                 "eval.fraction=0",
-                                 "--set",
-                                 "log.samples=0",
-                                 "--set",
-                                 "data.packing=documents"};
-    all.insert(all.end(), more.begin(), more.end());
+  using Sets = std::vector<std::string>;
+  const auto losses = [&](const std::string& out, const Sets& layout, const Sets& data) {
+    Sets all{"train", "--out", out};
+    for (const char* set : {"model.from=base", "data.template=plain", "data.length=64", "train.steps=6", "train.global_batch=8",
+                            "eval.fraction=0", "log.samples=0"})
+      all.insert(all.end(), {"--set", set});
+    for (const Sets* more : {&layout, &data}) all.insert(all.end(), more->begin(), more->end());
     const Outcome outcome = cairn(*shared, all);
     EXPECT_EQ(outcome.code, 0) << outcome.output;
     return losses_in(*shared / out);
   };
-  const std::vector<double> subset = losses("on-subset", {"--set", "data.sources=[\"a.jsonl\",\"b.jsonl\"]", "--set", "data.subset=kept"});
-  EXPECT_EQ(subset.size(), 6u);
-  EXPECT_EQ(subset, losses("on-export", {"--data", "kept.jsonl"}));
-  EXPECT_EQ(subset, losses("on-two", {"--set", "data.sources=[\"a.jsonl\",\"b.jsonl\"]", "--set", "data.subset=kept", "--transport",
-                                      "local", "--nproc", "1"}));
+  const auto packed = [](const std::string& packing) { return Sets{"--set", "data.packing=" + packing}; };
+  const Sets two_ranks{"--set", "data.packing=documents", "--mesh", "dp=2"};
+  Sets planned = packed("sequences");
+  planned.insert(planned.end(), {"--set", "context.plan=bytescale", "--set", "context.tokens_per_rank=300"});
+  int run = 0;
+  for (const Sets& layout : {packed("stream"), packed("separate"), packed("documents"), packed("none"), planned, two_ranks}) {
+    const std::string name = std::to_string(run++);
+    const std::vector<double> on_subset =
+        losses("on-subset-" + name, layout, {"--set", "data.sources=[\"a.jsonl\",\"b.jsonl\"]", "--set", "data.subset=kept"});
+    EXPECT_EQ(on_subset.size(), 6u) << layout[1];
+    EXPECT_EQ(on_subset, losses("on-export-" + name, layout, {"--data", "kept.jsonl"})) << layout[1] << layout[2];
+  }
 }
 
 TEST_F(Select, ChainsAndFindsFinishedStages) {
@@ -207,6 +232,8 @@ TEST_F(Select, RefusesWhatCannotBe) {
   refused({"concept", "--keep", "5", "--out", "x", "--model", "base", "--clusters", "20"}, "Keep more, or use fewer --clusters");
   refused({"kmq", "--keep", "5", "--out", "x", "--model", "base", "--clusters", "201"}, "--clusters 201");
   refused({"top", "--by", "mine", "--keep", "5", "--out", "x"}, "no such column");
+  refused({"top", "--by", "ifd", "--weights", "ifd", "--model", "base", "--keep", "5", "--out", "x", "--export", "x.jsonl"},
+          "--export x.jsonl: records have no weights");
   shared->file("empty.jsonl", "");
   refused({"rds", "--keep", "5", "--out", "x", "--model", "base", "--queries", "t=empty.jsonl"}, "the file is empty");
 }

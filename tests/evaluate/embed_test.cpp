@@ -141,8 +141,8 @@ TEST_F(Embed, ScoresDocumentsByPerplexityAndIfd) {
       pool("{\"instruction\": \"ab\", \"output\": \"xyz\"}\n{\"instruction\": \"cd\", \"output\": \"q\"}\n", "plain");
   SmallModel& small = encoder.small;
   const EvaluatedModel evaluated = small.evaluated();
-  const std::vector<float> perplexity = document_scores(evaluated, documents, "perplexity", 0, 2, 100, 4);
-  const std::vector<float> ifd = document_scores(evaluated, documents, "ifd", 0, 2, 100, 4);
+  const std::vector<float> perplexity = document_scores(evaluated, documents, "perplexity", {.max_tokens = 100, .batch = 4});
+  const std::vector<float> ifd = document_scores(evaluated, documents, "ifd", {.max_tokens = 100, .batch = 4});
   for (int64_t document = 0; document < 2; ++document) {
     std::vector<int64_t> tokens;
     std::vector<bool> targets;
@@ -158,7 +158,8 @@ TEST_F(Embed, ScoresDocumentsByPerplexityAndIfd) {
     EXPECT_NEAR(ifd[static_cast<size_t>(document)], with_prompt / alone, 1e-3);
   }
   const data::Pool plain = pool(texts());
-  EXPECT_THAT(refused([&] { document_scores(evaluated, plain, "ifd", 0, 23, 20, 4); }), HasSubstr("they have no prompt or no answer"));
+  EXPECT_THAT(refused([&] { document_scores(evaluated, plain, "ifd", {.max_tokens = 20, .batch = 4}); }),
+              HasSubstr("they have no prompt or no answer"));
 }
 
 }  // namespace

@@ -63,6 +63,11 @@ void check_select(const SelectArguments& a) {
       base::fail_input("select {}: say how many documents to keep: --keep 500 or --keep 0.25{}", a.method,
                        a.method == "dedup" ? ", or give --eps" : "");
   }
+  if (!a.export_file.empty() && !a.weights.empty())
+    base::fail_input(
+        "--export {}: records have no weights, so training on them is not training on the subset. Train with data.subset = {}, or leave "
+        "--weights out.",
+        a.export_file, a.out);
   for (const std::string& one : a.columns) name_and_file("--column", one);
   for (const std::string& one : a.queries) name_and_file("--queries", one);
   for (const std::string* file : {&a.from, &a.numbers})
@@ -140,23 +145,23 @@ class Selection {
   }
 
  private:
-  // Whether --out holds the result of the same command on the same data. Every rank looks before one writes.
+  // Whether --out holds the result of the same command on the same data. The first rank looks.
   bool is_made() {
     bool made = false;
-    if (std::filesystem::exists(a_.out) && a_.report.empty()) {
+    if (world_.rank() == 0 && std::filesystem::exists(a_.out) && a_.report.empty()) {
       try {
         const data::DocumentSubset there = data::read_subset(a_.out);
         made = there.input == inputs_.input_hash();
-        if (made && world_.rank() == 0) {
+        if (made) {
           if (!a_.export_file.empty()) export_records(there);
           terminal_.line(fmt::format("{}: this selection is there already: {} of {} documents, hash {}", a_.out, there.ids.size(),
                                      there.documents, data::hash_text(there.hash())));
         }
       } catch (const Error&) {  // it is replaced
+        made = false;
       }
     }
-    world_.everyone().barrier("select").wait();
-    return made;
+    return inputs_.as_first_rank(made);
   }
 
   data::DocumentSubset subset_of_result() const {

@@ -27,9 +27,8 @@ namespace cairn::cli {
 namespace {
 
 constexpr int64_t kDocumentsAtOnce = 512;  // that are embedded between two writes
-constexpr int64_t kScoreBatch = 8;
-constexpr int64_t kLongShare = 20;  // of documents that are cut: a twentieth is worth a warning
-constexpr uint64_t kSelectVersion = 1;
+constexpr int64_t kLongShare = 20;         // of documents that are cut: a twentieth is worth a warning
+constexpr uint64_t kSelectVersion = 2, kScoreVersion = 2;
 
 std::string data_cache_folder() {
   const std::filesystem::path cache = cache_folder();
@@ -163,18 +162,37 @@ std::vector<float> SelectInputs::column(const std::string& name) {
   return computed_column(name);
 }
 
-// Ranks share the documents; each has the whole model.
-std::vector<float> SelectInputs::computed_column(const std::string& name) {
-  const uint64_t key = data::combine({pool_->digest(), base::checksum(model_hash_), base::checksum(text_identity()), base::checksum(name)});
-  const std::string kept = cache_folder().empty() ? std::string() : (cache_folder() / "columns" / (data::hash_text(key) + ".col")).string();
-  if (!kept.empty() && std::filesystem::exists(kept)) {
+bool SelectInputs::as_first_rank(bool says) {
+  int64_t yes = world_.rank() == 0 && says;
+  world_.everyone().broadcast({&yes, 1, comm::Dtype::i64}, 0, {comm::Purpose::control, "select"}).wait_host();
+  return yes != 0;
+}
+
+// Of the first rank, which alone looks: it may have written the file a moment ago, and machines have caches of their own.
+bool SelectInputs::read_kept_column(const std::string& kept, uint64_t key, std::vector<float>& scores) {
+  bool found = false;
+  if (world_.rank() == 0 && !kept.empty() && std::filesystem::exists(kept)) {
     try {
       data::ScoreColumn column = data::read_column(kept);
-      if (column.source == pool_->digest() && column.input == key) return std::move(column.scores);
+      found = column.source == pool_->digest() && column.input == key && std::ssize(column.scores) == pool_->documents();
+      if (found) scores = std::move(column.scores);
     } catch (const Error& error) {
       log().warn("{}", error.what());  // it is recomputed
     }
   }
+  if (!as_first_rank(found)) return false;
+  scores.resize(static_cast<size_t>(pool_->documents()));
+  world_.everyone().broadcast({scores.data(), pool_->documents(), comm::Dtype::f32}, 0, {comm::Purpose::control, "scores"}).wait_host();
+  return true;
+}
+
+// Ranks share the documents; each has the whole model.
+std::vector<float> SelectInputs::computed_column(const std::string& name) {
+  const uint64_t key =
+      data::combine({pool_->digest(), base::checksum(model_hash_), base::checksum(text_identity()), base::checksum(name), kScoreVersion});
+  const std::string kept = cache_folder().empty() ? std::string() : (cache_folder() / "columns" / (data::hash_text(key) + ".col")).string();
+  std::vector<float> scores;
+  if (read_kept_column(kept, key, scores)) return scores;
   if (!a_.mesh.empty()) base::fail_input("--mesh {}: scores are computed by a whole model on each rank. Use --nproc alone.", a_.mesh);
   LanguageModel model = open_language_model(a_.model, log(), a_.on);
   if (!model.tokenizer) base::fail_input("--model {}: it has no tokenizer: put its tokenizer.json there", a_.model);
@@ -187,21 +205,16 @@ std::vector<float> SelectInputs::computed_column(const std::string& name) {
                                            .length = std::min(model.shape.length, a_.max_tokens),
                                            .text_prefix = model.text_prefix(),
                                            .begin = model.first_token()};
-  const data::RowShare share = data::share_of_rank(pool_->documents(), world_.rank(), world_.size());
   const evaluate::OnSelectionProgress shown = progress();
-  const std::vector<float> mine = evaluate::document_scores(
-      evaluated, *pool_, name, share.first, share.count, a_.max_tokens, kScoreBatch,
+  world_.everyone().set_deadline(std::chrono::hours(24));  // ranks end at different times
+  scores = evaluate::document_scores(
+      evaluated, *pool_, name, {.max_tokens = a_.max_tokens}, &world_.everyone(),
       shown ? evaluate::OnProgress([&](int64_t done, int64_t of) { shown(name, done, of); }) : evaluate::OnProgress());
-  std::vector<float> all(static_cast<size_t>(pool_->documents()), 0);
-  std::ranges::copy(mine, all.begin() + share.first);
-  world_.everyone()
-      .all_reduce({all.data(), static_cast<int64_t>(all.size()), comm::Dtype::f32}, comm::Reduce::sum, {comm::Purpose::control, "scores"})
-      .wait_host();
   if (!kept.empty() && world_.rank() == 0) {
     base::make_folder(std::filesystem::path(kept).parent_path());
-    data::write_column(kept, {.source = pool_->digest(), .name = name, .scores = all, .input = key});
+    data::write_column(kept, {.source = pool_->digest(), .name = name, .scores = scores, .input = key});
   }
-  return all;
+  return scores;
 }
 
 std::vector<int32_t> SelectInputs::groups(std::vector<std::string>& names) {

@@ -52,6 +52,9 @@ class SelectInputs {
   // What the user should know of all this: "120 of 200 documents are longer than 96 tokens".
   const std::vector<std::string>& warnings() const { return warnings_; }
 
+  // What the first rank says, on all of them: whether a file is there must be one answer. All ranks call it.
+  bool as_first_rank(bool says);
+
   evaluate::OnSelectionProgress progress();
   void end_progress() { terminal_->end_live(); }
   base::Log& log() { return world_.log(); }
@@ -62,6 +65,7 @@ class SelectInputs {
   data::Pool open(const data::DataOptions& data);
   void make_shard(const data::EmbeddingIndex& index, size_t shard, const std::function<void(int64_t documents)>& done_more);
   void warn_of_long_documents();
+  bool read_kept_column(const std::string& kept, uint64_t key, std::vector<float>& scores);
   std::vector<float> computed_column(const std::string& name);
   std::string text_identity() const;
 

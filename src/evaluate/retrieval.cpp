@@ -65,7 +65,9 @@ RetrievalResult evaluate_retrieval(const TextEncoder& encoder, const data::Token
   result.encode_s = passed();
   const at::Tensor vectors = text_vectors(encoder, queries, asked, options.pooling, options.batch);
   passed();
-  const std::vector<std::vector<data::Match>> found = data::top_k(vectors, *collection, options.results);
+  const at::Device device = encoder.weights.get({0}).device();
+  const std::vector<std::vector<data::Match>> found =
+      data::top_k(vectors, *collection, options.results, {.device = device.is_cuda() ? std::optional(device) : std::nullopt});
   result.search_s = passed();
   for (size_t i = 0; i < asked.size(); ++i) {
     const RetrievalFigures one = score_results(found[i], judged[static_cast<size_t>(asked[i])]);

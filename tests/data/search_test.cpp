@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 #include <set>
 
 #include <ATen/Parallel.h>
@@ -8,9 +9,11 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "data/search/centroid_assignment.h"
 #include "data/search/k_means.h"
 #include "data/search/top_k.h"
 #include "kernels/aten.h"
+#include "kernels/device.h"
 
 namespace cairn::data {
 namespace {
@@ -68,6 +71,42 @@ TEST(TopK, EqualsSortingAllRows) {
           EXPECT_EQ(found[static_cast<size_t>(q)], expected) << queries << " queries, " << k << ", query " << q;
         }
       }
+}
+
+// What a search finds on a device, as on the CPU alone. A CPU takes the same way as a GPU.
+void expect_same_on(at::Device device) {
+  const at::Tensor rows = grouped_rows(20'000, 12, 40, 31), queries = grouped_rows(300, 12, 9, 32);
+  const auto source = rows_in_memory(rows.to(at::kHalf));
+  for (const Metric metric : {Metric::scalar_product, Metric::distance})
+    for (const int64_t k : {1, 50, 18'000}) {
+      TopKOptions options{.metric = metric};
+      const auto expected = top_k(queries, *source, k, options);
+      options.device = device;
+      EXPECT_EQ(top_k(queries, *source, k, options), expected) << k;
+    }
+  const std::vector<std::vector<Match>> first = top_k(queries.narrow(0, 0, 2), *source, 40);
+  TopKOptions later{.after = {first[0].back(), std::nullopt}};
+  later.share = share_of_rank(20'000, 1, 3);
+  const auto next = top_k(queries.narrow(0, 0, 2), *source, 100, later);
+  later.device = device;
+  EXPECT_EQ(top_k(queries.narrow(0, 0, 2), *source, 100, later), next);
+  EXPECT_EQ(best_scores(queries, *source, {}, {}, device), best_scores(queries, *source));
+  for (const bool spherical : {false, true}) {
+    KMeansOptions options{.clusters = 50, .spherical = spherical, .iterations = 5, .seed = 3};
+    const KMeans expected = k_means(*source, options);
+    options.device = device;
+    const KMeans found = k_means(*source, options);
+    EXPECT_TRUE(at::equal(found.centroids, expected.centroids));
+    EXPECT_EQ(found.labels, expected.labels);
+    EXPECT_EQ(found.inertia, expected.inertia);
+  }
+}
+
+TEST(Search, IsBitwiseTheSameOnADevice) { expect_same_on(at::kCPU); }
+
+TEST(Search, IsBitwiseTheSameOnAGpu) {
+  if (!kernels::can_use_cuda()) GTEST_SKIP() << "needs a GPU";
+  expect_same_on(at::kCUDA);
 }
 
 TEST(TopK, GoesOnAfterAMatch) {
@@ -142,6 +181,37 @@ TEST(KMeans, TakesLloydsStepsExactly) {
   for (int64_t i = 0; i < 700; ++i) EXPECT_EQ(found.labels[static_cast<size_t>(i)], labels[i].item<int64_t>());
   const double inertia = (rows.to(at::kDouble) - centroids.index_select(0, labels)).pow(2).sum().item<double>();
   EXPECT_NEAR(found.inertia, inertia, 1e-4 * inertia);
+}
+
+// Centroids in pairs closer than the rounding of products in fp32; copies among them.
+TEST(CentroidAssignment, SettlesNearTiesExactly) {
+  constexpr int64_t kDim = 48;
+  const at::Tensor rows = random_rows(1000, kDim, 41);
+  const auto source = rows_in_memory(rows);
+  for (const int64_t clusters : {40, 2400})
+    for (const bool spherical : {false, true}) {
+      at::Tensor centroids = random_rows(clusters, kDim, 42);
+      centroids.narrow(0, clusters / 2, clusters / 2).copy_(centroids.narrow(0, 0, clusters / 2));
+      centroids.narrow(0, clusters / 2, clusters / 4).add_(3e-8 * random_rows(clusters / 4, kDim, 43, false));
+      for (const std::optional<at::Device> device : {std::optional<at::Device>(), std::optional<at::Device>(at::kCPU)}) {
+        std::vector<int32_t> labels(1000, -1);
+        assign_centroids(*source, block_share(*source, {}), centroids, spherical, device,
+                         [&](const AssignedBlock& block, int) { std::ranges::copy(block.which, labels.begin() + block.first); });
+        int64_t wrong = 0;
+        for (int64_t i = 0; i < 1000; ++i) {
+          double most = -INFINITY;
+          int32_t nearest = 0;
+          for (int64_t c = 0; c < clusters; ++c) {
+            const float *x = rows.const_data_ptr<float>() + i * kDim, *y = centroids.const_data_ptr<float>() + c * kDim;
+            const float offset = spherical ? 0 : scalar_product(y, y, kDim) / 2;
+            const double score = static_cast<double>(scalar_product(x, y, kDim)) - static_cast<double>(offset);
+            if (score > most) most = score, nearest = static_cast<int32_t>(c);
+          }
+          wrong += labels[static_cast<size_t>(i)] != nearest;
+        }
+        EXPECT_EQ(wrong, 0) << clusters << " clusters";
+      }
+    }
 }
 
 TEST(KMeans, IsBitwiseTheSameOnAnyThreadsAndRanks) {

@@ -1,5 +1,4 @@
-// Lloyd's algorithm. For each row x the nearest centroid c has the largest  <x, c> - |c|^2 / 2  (on the sphere: <x, c>), so a step is a
-// matrix product of rows and centroids, in blocks, and a scan for the largest score of each row. Then
+// Lloyd's algorithm. Every row goes to its nearest centroid (centroid_assignment.h: matrix products in blocks); then
 //
 //   centroid_j = mean of the rows of cluster j      (on the sphere: scaled to unit length)
 //
@@ -22,6 +21,7 @@
 
 #include "base/check.h"
 #include "base/random.h"
+#include "data/search/centroid_assignment.h"
 #include "data/search/score_scan.h"
 #include "kernels/aten.h"
 #include "kernels/cpu/parallel.h"
@@ -29,67 +29,12 @@
 namespace cairn::data {
 namespace {
 
-constexpr int64_t kBlockRows = 256;       // rows of one product; blocks begin at multiples of it, whatever the share of a rank
-constexpr int64_t kTileCentroids = 1024;  // centroids of one product
-
-int64_t blocks_of(int64_t rows) { return (rows + kBlockRows - 1) / kBlockRows; }
-
-// The blocks of a rank. Shares are widened to whole blocks, so that every row belongs to one rank.
-struct BlockShare {
-  int64_t first = 0, end = 0;
-};
-BlockShare block_share(const RowSource& rows, const RowShare& share) {
-  if (share.count < 0) return {0, blocks_of(rows.rows())};
-  return {blocks_of(share.first), blocks_of(share.first + share.count)};
-}
-
-struct AssignedBlock {
-  int64_t first = 0, count = 0;
-  at::Tensor rows = {};  // fp32 [count, dim]
-  std::vector<float> best = {};
-  std::vector<int32_t> which = {};
-};
-
-// One pass over the rows of a share.
-class Assignment {
- public:
-  Assignment(const RowSource& rows, const BlockShare& share) : rows_(rows), share_(share) {}
-
-  // Calls act(block, thread) for each block with its nearest centroids, on several threads.
-  template <typename Act>
-  void run(const at::Tensor& centroids, bool spherical, const Act& act) const {
-    const int64_t clusters = centroids.size(0);
-    const at::Tensor half_lengths = spherical ? at::zeros({clusters}) : (centroids * centroids).sum(1) / 2;
-    std::vector<at::Tensor> tiles;
-    for (int64_t first = 0; first < clusters; first += kTileCentroids)
-      tiles.push_back(centroids.narrow(0, first, std::min(kTileCentroids, clusters - first)).t());
-    const auto* offsets = half_lengths.const_data_ptr<float>();
-    kernels::parallel_tasks(share_.end - share_.first, [&](int64_t task, int thread) {
-      const at::NoGradGuard no_grad;
-      AssignedBlock block{.first = (share_.first + task) * kBlockRows};
-      block.count = std::min(kBlockRows, rows_.rows() - block.first);
-      block.rows = rows_.read(block.first, block.count);
-      block.best.assign(static_cast<size_t>(block.count), -std::numeric_limits<float>::infinity());
-      block.which.assign(static_cast<size_t>(block.count), 0);
-      for (size_t t = 0; t < tiles.size(); ++t) {
-        const int64_t first = static_cast<int64_t>(t) * kTileCentroids;
-        const at::Tensor scores = at::mm(block.rows, tiles[t]);
-        raise_to_largest(scores.const_data_ptr<float>(), block.count, scores.size(1), offsets + first, static_cast<int32_t>(first),
-                         block.best.data(), block.which.data());
-      }
-      act(block, thread);
-    });
-  }
-
- private:
-  const RowSource& rows_;
-  BlockShare share_;
-};
+int64_t blocks_of(int64_t rows) { return (rows + kAssignedRows - 1) / kAssignedRows; }
 
 class Clustering {
  public:
   Clustering(const RowSource& rows, const KMeansOptions& options, const RowShare& share)
-      : rows_(rows), options_(options), share_(share), blocks_(block_share(rows, share)), assignment_(rows, blocks_) {
+      : rows_(rows), options_(options), share_(share), blocks_(block_share(rows, share)) {
     const int64_t k = options.clusters;
     if (k < 1 || k > rows.rows()) base::fail_input("{} clusters of {} rows: give at least one row to each cluster", k, rows.rows());
     measure_rows();
@@ -111,8 +56,9 @@ class Clustering {
         break;
       }
     }
+    const double inertia_now = inertia(centroids);
     share_labels();
-    return {.centroids = centroids, .labels = labels_, .sizes = sizes_, .inertia = inertia_, .iterations = iteration};
+    return {.centroids = centroids, .labels = labels_, .sizes = sizes_, .inertia = inertia_now, .iterations = iteration};
   }
 
  private:
@@ -120,19 +66,17 @@ class Clustering {
     if (share_.add_ranks) share_.add_ranks(numbers);
   }
 
-  // Lengths of the rows, and the power of two that sums are rounded to.
+  // The power of two that sums are rounded to.
   void measure_rows() {
     std::vector<double> largest(static_cast<size_t>(blocks_of(rows_.rows())));
-    squares_.resize(static_cast<size_t>(rows_.rows()));
     kernels::parallel_tasks(blocks_.end - blocks_.first, [&](int64_t task, int) {
-      const int64_t block = blocks_.first + task, first = block * kBlockRows, count = std::min(kBlockRows, rows_.rows() - first);
+      const int64_t block = blocks_.first + task, first = block * kAssignedRows, count = std::min(kAssignedRows, rows_.rows() - first);
       const at::Tensor part = rows_.read(first, count);
       const auto* x = part.const_data_ptr<float>();
       float most = 0;
       for (int64_t i = 0; i < count; ++i) {
         const float* row = x + i * rows_.dim();
-        squares_[static_cast<size_t>(first + i)] = scalar_product(row, row, rows_.dim());
-        if (!std::isfinite(squares_[static_cast<size_t>(first + i)])) most = INFINITY;
+        if (!std::isfinite(scalar_product(row, row, rows_.dim()))) most = INFINITY;
       }
       for (int64_t i = 0; i < count * rows_.dim(); ++i) most = std::max(most, std::abs(x[i]));
       largest[static_cast<size_t>(block)] = static_cast<double>(most);
@@ -194,12 +138,12 @@ class Clustering {
     const int64_t k = options_.clusters, dim = rows_.dim();
     const auto threads = static_cast<size_t>(at::get_num_threads());
     std::vector<std::vector<double>> sums(threads), sizes(threads);
-    std::vector<double> by_block(2 * static_cast<size_t>(blocks_of(rows_.rows())));  // inertia and changed labels of each
-    assignment_.run(centroids, options_.spherical, [&](const AssignedBlock& block, int thread) {
+    std::vector<double> changed_by_block(static_cast<size_t>(blocks_of(rows_.rows())));
+    assign_centroids(rows_, blocks_, centroids, options_.spherical, options_.device, [&](const AssignedBlock& block, int thread) {
       std::vector<double>& sum = sums[static_cast<size_t>(thread)];
       std::vector<double>& size = sizes[static_cast<size_t>(thread)];
       if (sum.empty()) sum.resize(static_cast<size_t>(k * dim)), size.resize(static_cast<size_t>(k));
-      double inertia = 0, changed = 0;
+      double changed = 0;
       for (int64_t i = 0; i < block.count; ++i) {
         const int32_t label = block.which[static_cast<size_t>(i)];
         int32_t& old = labels_[static_cast<size_t>(block.first + i)];
@@ -207,13 +151,8 @@ class Clustering {
         old = label;
         size[static_cast<size_t>(label)] += 1;
         add_rounded(block.rows.const_data_ptr<float>() + i * dim, dim, magic_, sum.data() + label * dim);
-        const double squares = static_cast<double>(squares_[static_cast<size_t>(block.first + i)]);
-        const double centroid = options_.spherical ? 1.0 : 0.0;  // Euclidean: half its square is in `best`
-        inertia += std::max(squares + centroid - 2 * static_cast<double>(block.best[static_cast<size_t>(i)]), 0.0);
       }
-      const auto at = static_cast<size_t>(2 * (block.first / kBlockRows));
-      by_block[at] = inertia;
-      by_block[at + 1] = changed;
+      changed_by_block[static_cast<size_t>(block.first / kAssignedRows)] = changed;
     });
     sums_.assign(static_cast<size_t>(k * dim + k), 0);
     for (size_t t = 0; t < threads; ++t) {
@@ -221,11 +160,26 @@ class Clustering {
       for (size_t i = 0; i < sizes[t].size(); ++i) sums_[static_cast<size_t>(k * dim) + i] += sizes[t][i];
     }
     add_ranks(sums_);
-    add_ranks(by_block);
-    inertia_ = changed_ = 0;
-    for (size_t i = 0; i < by_block.size(); i += 2) inertia_ += by_block[i], changed_ += by_block[i + 1];
+    add_ranks(changed_by_block);
+    changed_ = std::accumulate(changed_by_block.begin(), changed_by_block.end(), 0.0);
     sizes_.assign(static_cast<size_t>(k), 0);
     for (int64_t c = 0; c < k; ++c) sizes_[static_cast<size_t>(c)] = static_cast<int64_t>(sums_[static_cast<size_t>(k * dim + c)]);
+  }
+
+  // The sum of squared distances, block by block, so that ranks and threads add in the same order.
+  double inertia(const at::Tensor& centroids) const {
+    std::vector<double> by_block(static_cast<size_t>(blocks_of(rows_.rows())));
+    kernels::parallel_tasks(blocks_.end - blocks_.first, [&](int64_t task, int) {
+      const at::NoGradGuard no_grad;
+      const int64_t block = blocks_.first + task, first = block * kAssignedRows, dim = rows_.dim();
+      const at::Tensor part = rows_.read(first, std::min(kAssignedRows, rows_.rows() - first));
+      for (int64_t i = 0; i < part.size(0); ++i)
+        by_block[static_cast<size_t>(block)] +=
+            static_cast<double>(squared_distance(part.const_data_ptr<float>() + i * dim,
+                                                 centroids.const_data_ptr<float>() + labels_[static_cast<size_t>(first + i)] * dim, dim));
+    });
+    add_ranks(by_block);
+    return std::accumulate(by_block.begin(), by_block.end(), 0.0);
   }
 
   void move(const at::Tensor& centroids) const {
@@ -270,8 +224,8 @@ class Clustering {
   void share_labels() {
     if (!share_.add_ranks) return;
     std::vector<double> all(labels_.size());
-    const auto end = static_cast<size_t>(std::min(blocks_.end * kBlockRows, rows_.rows()));
-    for (auto i = static_cast<size_t>(blocks_.first * kBlockRows); i < end; ++i) all[i] = labels_[i];
+    const auto end = static_cast<size_t>(std::min(blocks_.end * kAssignedRows, rows_.rows()));
+    for (auto i = static_cast<size_t>(blocks_.first * kAssignedRows); i < end; ++i) all[i] = labels_[i];
     add_ranks(all);
     for (size_t i = 0; i < all.size(); ++i) labels_[i] = static_cast<int32_t>(all[i]);
   }
@@ -280,13 +234,11 @@ class Clustering {
   const KMeansOptions& options_;
   const RowShare& share_;
   BlockShare blocks_;
-  Assignment assignment_;
   double magic_ = 0;
-  std::vector<float> squares_;  // of the length of each row
   std::vector<int32_t> labels_;
   std::vector<int64_t> sizes_;
   std::vector<double> sums_;  // of the rows of each cluster; then their numbers
-  double inertia_ = 0, changed_ = 0;
+  double changed_ = 0;
 };
 
 }  // namespace
@@ -301,24 +253,6 @@ KMeans k_means(const RowSource& rows, const KMeansOptions& options, const RowSha
     if (!best || found.inertia < best->inertia) best = std::move(found);
   }
   return *std::move(best);
-}
-
-std::vector<int32_t> nearest_centroids(const RowSource& rows, const at::Tensor& centroids, bool spherical, std::vector<float>* gain,
-                                       const RowShare& share) {
-  const at::NoGradGuard no_grad;
-  const auto all = static_cast<size_t>(rows.rows());
-  std::vector<double> both(2 * all);  // labels, then gains
-  Assignment(rows, block_share(rows, share)).run(centroids, spherical, [&](const AssignedBlock& block, int) {
-    for (int64_t i = 0; i < block.count; ++i) {
-      const auto at = static_cast<size_t>(block.first + i);
-      both[at] = block.which[static_cast<size_t>(i)];
-      both[all + at] = static_cast<double>(block.best[static_cast<size_t>(i)]);
-    }
-  });
-  if (share.add_ranks) share.add_ranks(both);
-  std::vector<int32_t> labels(both.begin(), both.begin() + static_cast<std::ptrdiff_t>(all));
-  if (gain) gain->assign(both.begin() + static_cast<std::ptrdiff_t>(all), both.end());
-  return labels;
 }
 
 }  // namespace cairn::data

@@ -2,9 +2,11 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include "data/search/rows.h"
 
@@ -19,6 +21,7 @@ struct KMeansOptions {
   int64_t sample_per_cluster = 64;  // rows that k-means++ draws its start from, for each cluster
   uint64_t seed = 0;
   at::Tensor start = {};                                        // [clusters, dim]; undefined: k-means++
+  std::optional<at::Device> device = {};                        // of the products; a CPU does as a GPU would. Changes no result
   std::function<void(int64_t done, int64_t of)> progress = {};  // of iterations; may be empty
 };
 
@@ -30,14 +33,10 @@ struct KMeans {
   int64_t iterations = 0;
 };
 
-// Deterministic. Neither threads nor ranks change any bit of the result: products are computed in blocks of rows that are the same for all
-// layouts, and sums are exact in double precision (rows are rounded to a multiple of a power of two far below their own precision).
-// A cluster that loses all rows takes half of the largest. Refuses more clusters than rows, and rows that are not finite.
+// Deterministic. Neither threads, ranks nor the device change any bit of the result: labels are settled in double precision where products
+// come close (centroid_assignment.h), and sums are exact in double precision (rows are rounded to a multiple of a power of two far below
+// their own precision). A cluster that loses all rows takes half of the largest. Refuses more clusters than rows, and rows that are not
+// finite.
 KMeans k_means(const RowSource& rows, const KMeansOptions& options, const RowShare& share = {});
-
-// The cluster of every row for given centroids. `gain` receives the scalar product with it, minus half its squared length where the
-// clustering is Euclidean; may be null.
-std::vector<int32_t> nearest_centroids(const RowSource& rows, const at::Tensor& centroids, bool spherical,
-                                       std::vector<float>* gain = nullptr, const RowShare& share = {});
 
 }  // namespace cairn::data

@@ -41,4 +41,7 @@ float scalar_product(const float* a, const float* b, int64_t dim);
 // The squared distance, likewise.
 float squared_distance(const float* a, const float* b, int64_t dim);
 
+// How far a product in fp32, summed in any order, may be off, for vectors of length 1.
+inline float product_error(int64_t dim) { return static_cast<float>(dim + 4) * 0x1p-23f; }
+
 }  // namespace cairn::data

@@ -6,9 +6,6 @@
 
 #include "kernels/cpu/simd.h"
 
-// (The vectors stay within this file.)
-#pragma GCC diagnostic ignored "-Wpsabi"
-
 #pragma GCC diagnostic ignored "-Wpsabi"  // about passing wide vectors between functions: all of them are inlined
 
 namespace cairn::data {
@@ -19,29 +16,37 @@ namespace simd = kernels::simd;
 struct RaiseToLargest {
   template <int W>
   static CAIRN_INLINE void run(const float* scores, int64_t rows, int64_t columns, const float* offset, int32_t first_column, float* best,
-                               int32_t* which) {
+                               float* second, int32_t* which) {
     for (int64_t r = 0; r < rows; ++r) {
       const float* row = scores + r * columns;
-      simd::Float<W> top = simd::splat<W>(-INFINITY);
+      simd::Float<W> top = simd::splat<W>(-INFINITY), next = top;
       simd::Int<W> at{}, column = simd::lane_indices<W>();
       int64_t c = 0;
       for (; c + W <= columns; c += W) {
         const simd::Float<W> score = simd::load<W>(row + c) - simd::load<W>(offset + c);
         const simd::Int<W> above = score > top;
+        next = simd::maximum<W>(next, above ? top : score);
         top = above ? score : top;
         at = above ? column : at;
         column += W;
       }
-      float values[W];
+      float values[W], others[W];
       int32_t columns_of[W];
       std::memcpy(values, &top, sizeof values);
+      std::memcpy(others, &next, sizeof others);
       std::memcpy(columns_of, &at, sizeof columns_of);
-      float most = values[0];
+      float most = values[0], less = others[0];
       int32_t where = columns_of[0];
-      for (int i = 1; i < W; ++i)
+      for (int i = 1; i < W; ++i) {
+        less = std::max({less, others[i], std::min(most, values[i])});
         if (values[i] > most || (values[i] == most && columns_of[i] < where)) most = values[i], where = columns_of[i];
-      for (; c < columns; ++c)
-        if (row[c] - offset[c] > most) most = row[c] - offset[c], where = static_cast<int32_t>(c);
+      }
+      for (; c < columns; ++c) {
+        const float score = row[c] - offset[c];
+        less = std::max(less, std::min(most, score));
+        if (score > most) most = score, where = static_cast<int32_t>(c);
+      }
+      second[r] = std::max({second[r], less, std::min(best[r], most)});
       if (most > best[r]) best[r] = most, which[r] = first_column + where;
     }
   }
@@ -109,8 +114,8 @@ struct AddRounded {
 }  // namespace
 
 void raise_to_largest(const float* scores, int64_t rows, int64_t columns, const float* offset, int32_t first_column, float* best,
-                      int32_t* which) {
-  simd::run<RaiseToLargest>(scores, rows, columns, offset, first_column, best, which);
+                      float* second, int32_t* which) {
+  simd::run<RaiseToLargest>(scores, rows, columns, offset, first_column, best, second, which);
 }
 
 void columns_from(const float* scores, int64_t columns, float bound, std::vector<int32_t>& into) {

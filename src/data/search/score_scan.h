@@ -5,10 +5,10 @@
 
 namespace cairn::data {
 
-// For each of `rows` rows of `columns` scores: raises best[row] to the largest score - offset[column], where it is larger, and notes
-// first_column + column in which[row]. Of equal scores the first wins.
+// For each of `rows` rows of `columns` scores: raises best[row] to the largest score - offset[column], where it is larger, notes
+// first_column + column in which[row], and raises second[row] to the largest of all others. Of equal scores the first is best.
 void raise_to_largest(const float* scores, int64_t rows, int64_t columns, const float* offset, int32_t first_column, float* best,
-                      int32_t* which);
+                      float* second, int32_t* which);
 
 // Appends the columns of one row whose score is at least `bound`.
 void columns_from(const float* scores, int64_t columns, float bound, std::vector<int32_t>& into);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include "data/search/rows.h"
 
@@ -27,12 +28,13 @@ struct TopKOptions {
   // Only rows that come after this match in the order of each query's results: goes on where an earlier search ended. Empty: all rows.
   std::vector<std::optional<Match>> after = {};
   RowShare share = {};                                          // searches these rows alone
+  std::optional<at::Device> device = {};                        // of the products; a CPU does as a GPU would. Changes no result
   std::function<void(int64_t done, int64_t of)> progress = {};  // of rows; may be empty
 };
 
 // The best `k` rows for each query [queries, dim], best first; fewer where there are no more. Never holds a score for each query and row:
 // matrix products of tiles find candidates, whose scores are then computed as scalar_product does. So the result equals that of comparing
-// all, whatever the tiles, threads and shares.
+// all, whatever the tiles, threads, shares and device.
 std::vector<std::vector<Match>> top_k(const at::Tensor& queries, const RowSource& rows, int64_t k, const TopKOptions& options = {});
 
 // The best `k` of several such lists, of different rows.
@@ -40,6 +42,7 @@ std::vector<Match> merge_matches(std::span<const std::vector<Match>> lists, int6
 
 // For each row of the share, its highest scalar product with any of the queries; rows outside have 0. Exact as above.
 std::vector<float> best_scores(const at::Tensor& queries, const RowSource& rows, const RowShare& share = {},
-                               const std::function<void(int64_t done, int64_t of)>& progress = {});
+                               const std::function<void(int64_t done, int64_t of)>& progress = {},
+                               const std::optional<at::Device>& device = {});
 
 }  // namespace cairn::data

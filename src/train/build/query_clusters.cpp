@@ -39,8 +39,11 @@ std::vector<int32_t> make_clusters(Job& job, const data::RetrievalDataset& sampl
   OpenedEncoder encoder = open_encoder(s.model.from, "model.from", data::positions_needed(s.data), job.config.device, log);
   const at::Tensor vectors =
       evaluate::text_vectors(encoder.texts(), samples.texts().query_tokens, queries, s.data.retrieval.pooling, kEncodeBatch);
+  const at::Device device = job.config.device;
   const data::KMeans found =
-      data::k_means(*data::rows_in_memory(vectors), {.clusters = s.data.order.groups, .seed = static_cast<uint64_t>(s.train.seed)});
+      data::k_means(*data::rows_in_memory(vectors), {.clusters = s.data.order.groups,
+                                                     .seed = static_cast<uint64_t>(s.train.seed),
+                                                     .device = device.is_cuda() ? std::optional(device) : std::nullopt});
   log.info("clusters of queries: made from {}, clusters={} queries={} iterations={}", encoder.path, s.data.order.groups, queries.size(),
            found.iterations);
   if (job.config.writes) {

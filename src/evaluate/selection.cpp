@@ -11,6 +11,7 @@
 #include "comm/group.h"
 #include "data/search/k_means.h"
 #include "data/search/top_k.h"
+#include "data/selection/cluster_split.h"
 #include "data/selection/duplicates.h"
 #include "kernels/aten.h"
 
@@ -134,6 +135,7 @@ class Selecting {
                                   .restarts = options_.restarts,
                                   .changed_max = kChangedMax,
                                   .seed = options_.seed,
+                                  .device = options_.device,
                                   .progress = shown("clusters")};
     data::KMeans found = data::k_means(*inputs_.vectors, how, ranks_.share(rows));
     result_.clusters = found.labels;
@@ -166,10 +168,22 @@ class Selecting {
 
   void deduplicate() {
     const int64_t rows = inputs_.vectors->rows();
-    const data::KMeans clusters = cluster(std::max<int64_t>(1, rows / kMembersOfCluster), true);
+    data::KMeans clusters = cluster(std::max<int64_t>(1, rows / kMembersOfCluster), true);
+    const int64_t divided = data::split_large_clusters(*inputs_.vectors,
+                                                       {.members_max = data::kComparedMax,
+                                                        .seed = options_.seed,
+                                                        .share = [this](int64_t of) { return ranks_.share(of); },
+                                                        .device = options_.device},
+                                                       clusters);
     const auto number = static_cast<int64_t>(clusters.sizes.size());
-    result_.scores = data::nearest_before(*inputs_.vectors, clusters.labels, closeness(clusters), number, ranks_.rank(), ranks_.size(),
-                                          ranks_.adder(), shown("duplicates"));
+    if (divided > 0) {
+      result_.clusters = clusters.labels;
+      result_.figures["clusters_divided"] = divided;
+      result_.figures["clusters_after_division"] = number;
+    }
+    result_.scores =
+        data::nearest_before(*inputs_.vectors, clusters.labels, closeness(clusters), number,
+                             {.rank = ranks_.rank(), .ranks = ranks_.size(), .add_ranks = ranks_.adder(), .progress = shown("duplicates")});
     result_.score_name = "similarity to the most similar document before it in its cluster";
     const data::Deduplicated found =
         options_.eps >= 0 ? data::drop_duplicates(result_.scores, options_.eps) : data::keep_least_duplicate(result_.scores, options_.keep);
@@ -232,14 +246,17 @@ class Selecting {
   void pick_like_targets() {
     const int64_t rows = inputs_.vectors->rows();
     const data::RowShare share = ranks_.share(rows);
-    const data::PoolSearch search{
-        .rows = rows,
-        .top =
-            [&](const at::Tensor& queries, int64_t k, const std::vector<std::optional<data::Match>>& after) {
-              data::TopKOptions how{.after = after, .share = share, .progress = shown("search")};
-              return ranks_.merge(data::top_k(queries, *inputs_.vectors, k, how), k);
-            },
-        .best = [&](const at::Tensor& queries) { return data::best_scores(queries, *inputs_.vectors, share, shown("search")); }};
+    const data::PoolSearch search{.rows = rows,
+                                  .top =
+                                      [&](const at::Tensor& queries, int64_t k, const std::vector<std::optional<data::Match>>& after) {
+                                        data::TopKOptions how{
+                                            .after = after, .share = share, .device = options_.device, .progress = shown("search")};
+                                        return ranks_.merge(data::top_k(queries, *inputs_.vectors, k, how), k);
+                                      },
+                                  .best =
+                                      [&](const at::Tensor& queries) {
+                                        return data::best_scores(queries, *inputs_.vectors, share, shown("search"), options_.device);
+                                      }};
     const data::TargetResult found = data::pick_for_targets(inputs_.tasks, search, options_.keep, options_.within, inputs_.excluded);
     for (const data::TargetPick& pick : found.picks) result_.kept.push_back(pick.position);
     std::ranges::sort(result_.kept);

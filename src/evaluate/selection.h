@@ -2,12 +2,14 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include "base/json.h"
 #include "data/search/rows.h"
@@ -47,6 +49,7 @@ struct SelectionOptions {
   data::KmqPick pick = data::KmqPick::weighted;
   data::WithinTask within = data::WithinTask::round_robin;
   data::ScoreOrder order = data::ScoreOrder::highest;
+  std::optional<at::Device> device = {};  // of matrix products; empty: the CPU. Changes no result
 };
 
 // What is chosen from. Everything is by position among the candidates; a field that the method does not read stays empty.

@@ -15,7 +15,6 @@
 #include "data/open.h"
 #include "data/search/k_means.h"
 #include "data/selection/concepts.h"
-#include "data/selection/duplicates.h"
 #include "data/selection/embedding_index.h"
 #include "data/selection/pool.h"
 #include "data/selection/quota.h"
@@ -329,55 +328,7 @@ TEST(Kmq, GivesEveryClusterItsShareAndPrefersQuality) {
   EXPECT_THAT(refusal_of([&] { pick_kmq(first_numbers(900), labels, 2, quality, {.keep = 90}); }), HasSubstr("quality -1"));
 }
 
-// Duplicates and concepts.
-
-struct Planted {
-  at::Tensor rows;
-  std::vector<int64_t> copies;  // rows that are nearly an earlier one
-};
-Planted planted_copies(int64_t originals, int64_t copies, int64_t dim, uint64_t seed) {
-  const at::Tensor base_rows = unit_rows(originals, dim, seed), noise = unit_rows(copies, dim, seed + 1);
-  at::Tensor near = base_rows.narrow(0, 0, copies) + 1e-3 * noise;
-  Planted made{at::cat({base_rows, near / near.norm(2, 1, true)}), {}};
-  for (int64_t i = 0; i < copies; ++i) made.copies.push_back(originals + i);
-  return made;
-}
-
-TEST(Dedup, RemovesPlantedCopiesAndKeepsOriginals) {
-  const Planted made = planted_copies(3000, 900, 32, 21);
-  const auto rows = rows_in_memory(made.rows);
-  const KMeans clusters = k_means(*rows, {.clusters = 6, .spherical = true, .seed = 1});
-  std::vector<float> closeness;
-  for (int64_t i = 0; i < rows->rows(); ++i)
-    closeness.push_back(scalar_product(made.rows.const_data_ptr<float>() + i * 32,
-                                       clusters.centroids.const_data_ptr<float>() + clusters.labels[static_cast<size_t>(i)] * 32, 32));
-  const std::vector<float> nearest = nearest_before(*rows, clusters.labels, closeness, 6);
-  const Deduplicated found = drop_duplicates(nearest, 1e-3);
-  std::set<int64_t> kept(found.kept.begin(), found.kept.end());
-  int64_t pairs_with_one = 0, originals_lost = 0;
-  for (int64_t i = 0; i < 900; ++i) pairs_with_one += kept.contains(i) + kept.contains(3000 + i) == 1;
-  for (int64_t i = 900; i < 3000; ++i) originals_lost += !kept.contains(i);
-  EXPECT_GE(pairs_with_one, 891) << "of 900 pairs one stays";
-  EXPECT_LE(originals_lost, 21);
-  const Deduplicated exact = keep_least_duplicate(nearest, 3000);
-  EXPECT_EQ(exact.kept.size(), 3000u);
-  EXPECT_LT(exact.eps, 0.5);
-  for (const int ranks : {2, 3}) {
-    std::vector<float> sum(nearest.size(), 0);
-    for (int rank = 0; rank < ranks; ++rank) {
-      const std::vector<float> part = nearest_before(*rows, clusters.labels, closeness, 6, rank, ranks);
-      for (size_t i = 0; i < sum.size(); ++i) sum[i] += part[i];
-    }
-    EXPECT_EQ(sum, nearest) << ranks << " ranks";
-  }
-}
-
-TEST(Dedup, AlwaysKeepsOneOfIdenticalRows) {
-  const at::Tensor rows = unit_rows(1, 8, 22).expand({50, 8}).contiguous();
-  const std::vector<int32_t> labels(50, 0);
-  const std::vector<float> closeness(50, 1.0f);
-  EXPECT_EQ(drop_duplicates(nearest_before(*rows_in_memory(rows), labels, closeness, 1), 0.01).kept, std::vector<int64_t>{0});
-}
+// Concepts.
 
 TEST(Concepts, KeepMoreOfSpreadOutClusters) {
   const at::Tensor centres = unit_rows(10, 32, 23), noise = unit_rows(2000, 32, 24);

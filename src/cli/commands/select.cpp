@@ -124,7 +124,9 @@ class Selection {
     if (method.queries) given.tasks = inputs_.tasks(given.excluded);
     if (method.groups) given.groups = inputs_.groups(group_names_);
     if (!a_.by.empty()) given.scores = among(inputs_.column(a_.by), given.ids);
-    result_ = evaluate::select_documents(selection_options(a_, keep), given, &world_.everyone(), inputs_.progress());
+    evaluate::SelectionOptions options = selection_options(a_, keep);
+    options.device = inputs_.search_device();
+    result_ = evaluate::select_documents(options, given, &world_.everyone(), inputs_.progress());
     inputs_.end_progress();
     for (const std::string& warning : inputs_.warnings()) result_.warnings.push_back(warning);
     if (method.misled_by_duplicates && a_.from.empty())

@@ -162,6 +162,10 @@ std::vector<float> SelectInputs::column(const std::string& name) {
   return computed_column(name);
 }
 
+std::optional<at::Device> SelectInputs::search_device() const {
+  return model_ && model_->device().is_cuda() ? std::optional(model_->device()) : std::nullopt;
+}
+
 bool SelectInputs::as_first_rank(bool says) {
   int64_t yes = world_.rank() == 0 && says;
   world_.everyone().broadcast({&yes, 1, comm::Dtype::i64}, 0, {comm::Purpose::control, "select"}).wait_host();

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,9 @@ class SelectInputs {
 
   // What the user should know of all this: "120 of 200 documents are longer than 96 tokens".
   const std::vector<std::string>& warnings() const { return warnings_; }
+
+  // Where a GPU has the model, searches use it too; empty: the CPU.
+  std::optional<at::Device> search_device() const;
 
   // What the first rank says, on all of them: whether a file is there must be one answer. All ranks call it.
   bool as_first_rank(bool says);

@@ -2,13 +2,14 @@
 //
 //   nearest_i = max(0, max over j < i of <x_i, x_j>)
 //
-// from products of tiles of 1024 members, above the diagonal alone. A cluster is the work of one thread, so the tiles, and with them the
-// rounding, are always the same.
+// from products of tiles of 1024 members, above the diagonal alone. A tile of a cluster, with the tiles before it, is the work of one
+// thread, so the products, and with them the rounding, are always the same.
 #include "data/selection/duplicates.h"
 
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <functional>
 #include <numeric>
 
 #include <ATen/core/grad_mode.h>
@@ -33,70 +34,75 @@ std::vector<std::vector<int64_t>> ordered_members(std::span<const int32_t> label
   return members;
 }
 
-// Clusters with their rank: the largest first, each to the rank with the least work so far.
-std::vector<size_t> clusters_of_rank(const std::vector<std::vector<int64_t>>& members, int rank, int ranks) {
-  std::vector<size_t> order(members.size()), mine;
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::ranges::stable_sort(order, [&](size_t a, size_t b) { return members[a].size() > members[b].size(); });
-  std::vector<double> work(static_cast<size_t>(ranks), 0);
-  for (const size_t cluster : order) {
+// Members first .. first + kTileMembers - 1 of a cluster, against the tiles before them.
+struct TileOfCluster {
+  size_t cluster = 0;
+  int64_t first = 0;
+  int64_t tiles = 1;  // that it is compared with, itself included
+};
+
+// The tiles before one that it is compared with: all, or where the cluster is too large the first and the last ones.
+std::vector<int64_t> tiles_before(int64_t first, int64_t compared_max) {
+  std::vector<int64_t> before;
+  const int64_t window = std::max<int64_t>(compared_max - 2 * kTileMembers, 0);
+  for (int64_t other = 0; other < first; other += kTileMembers)
+    if (other == 0 || first - other <= window) before.push_back(other);
+  return before;
+}
+
+// Tiles with their rank: those with the most products first, each to the rank with the least work so far.
+std::vector<TileOfCluster> tiles_of_rank(const std::vector<std::vector<int64_t>>& members, int64_t compared_max, int rank, int ranks) {
+  std::vector<TileOfCluster> all, mine;
+  for (size_t cluster = 0; cluster < members.size(); ++cluster)
+    for (int64_t first = 0; first < std::ssize(members[cluster]); first += kTileMembers)
+      all.push_back({cluster, first, 1 + std::ssize(tiles_before(first, compared_max))});
+  std::ranges::stable_sort(all, std::ranges::greater{}, &TileOfCluster::tiles);
+  std::vector<int64_t> work(static_cast<size_t>(ranks), 0);
+  for (const TileOfCluster& one : all) {
     const auto least = static_cast<size_t>(std::ranges::min_element(work) - work.begin());
-    const auto size = static_cast<double>(members[cluster].size());
-    work[least] += size * size + 1;
-    if (static_cast<int>(least) == rank) mine.push_back(cluster);
+    work[least] += one.tiles;
+    if (static_cast<int>(least) == rank) mine.push_back(one);
   }
   return mine;
 }
 
-// Scores of the rows of a tile against themselves count only above the diagonal.
-void raise_below_diagonal(const at::Tensor& products, std::vector<float>& most, int64_t first) {
-  const auto* scores = products.const_data_ptr<float>();
-  for (int64_t i = 1; i < products.size(0); ++i) {
-    float& one = most[static_cast<size_t>(first + i)];
-    one = std::max(one, largest_of(scores + i * products.size(1), i));
-  }
-}
-
-void nearest_in_cluster(const RowSource& rows, const std::vector<int64_t>& members, std::vector<double>& nearest) {
-  const auto size = static_cast<int64_t>(members.size());
+void nearest_of_tile(const RowSource& rows, const std::vector<int64_t>& members, int64_t first, int64_t compared_max,
+                     std::vector<double>& nearest) {
+  const int64_t count = std::min(kTileMembers, std::ssize(members) - first);
   const auto source = chosen_rows(rows, members);
-  std::vector<float> most(members.size(), 0);
-  for (int64_t first = 0; first < size; first += kTileMembers) {
-    const int64_t count = std::min(kTileMembers, size - first);
-    const at::Tensor tile = source->read(first, count);
-    for (int64_t before = 0; before < first; before += kTileMembers) {
-      const at::Tensor products = at::mm(tile, source->read(before, kTileMembers).t());
-      for (int64_t i = 0; i < count; ++i) {
-        float& one = most[static_cast<size_t>(first + i)];
-        one = std::max(one, largest_of(products.const_data_ptr<float>() + i * kTileMembers, kTileMembers));
-      }
+  std::vector<float> most(static_cast<size_t>(count), 0);
+  const auto raise = [&](const at::Tensor& products, const auto& columns_of) {
+    for (int64_t i = 0; i < count; ++i) {
+      float& one = most[static_cast<size_t>(i)];
+      one = std::max(one, largest_of(products.const_data_ptr<float>() + i * products.size(1), columns_of(i)));
     }
-    raise_below_diagonal(at::mm(tile, tile.t()), most, first);
-  }
-  for (size_t i = 0; i < members.size(); ++i) nearest[static_cast<size_t>(members[i])] = static_cast<double>(most[i]);
+  };
+  const at::Tensor tile = source->read(first, count);
+  for (const int64_t before : tiles_before(first, compared_max))
+    raise(at::mm(tile, source->read(before, kTileMembers).t()), [](int64_t) { return kTileMembers; });
+  raise(at::mm(tile, tile.t()), [](int64_t i) { return i; });  // of its own rows only those above the diagonal come before
+  for (int64_t i = 0; i < count; ++i)
+    nearest[static_cast<size_t>(members[static_cast<size_t>(first + i)])] = static_cast<double>(most[static_cast<size_t>(i)]);
 }
 
 }  // namespace
 
 std::vector<float> nearest_before(const RowSource& rows, std::span<const int32_t> labels, std::span<const float> closeness,
-                                  int64_t clusters, int rank, int ranks, const std::function<void(std::span<double>)>& add_ranks,
-                                  const std::function<void(int64_t done, int64_t of)>& progress) {
+                                  int64_t clusters, const NearestBeforeOptions& options) {
   CAIRN_CHECK(static_cast<int64_t>(labels.size()) == rows.rows() && labels.size() == closeness.size(), "{} labels of {} rows",
               labels.size(), rows.rows());
   const auto members = ordered_members(labels, closeness, clusters);
-  const std::vector<size_t> mine = clusters_of_rank(members, rank, ranks);
+  const std::vector<TileOfCluster> mine = tiles_of_rank(members, options.compared_max, options.rank, options.ranks);
   std::vector<double> nearest(labels.size(), 0);
-  int64_t of = 0;
-  for (const size_t cluster : mine) of += static_cast<int64_t>(members[cluster].size());
   std::atomic<int64_t> done = 0;
-  kernels::parallel_tasks(static_cast<int64_t>(mine.size()), [&](int64_t task, int thread) {
+  kernels::parallel_tasks(std::ssize(mine), [&](int64_t task, int thread) {
     const at::NoGradGuard no_grad;
-    const auto& cluster = members[mine[static_cast<size_t>(task)]];
-    nearest_in_cluster(rows, cluster, nearest);
-    const int64_t now = done.fetch_add(static_cast<int64_t>(cluster.size())) + static_cast<int64_t>(cluster.size());
-    if (progress && thread == 0) progress(now, of);
+    const TileOfCluster& tile = mine[static_cast<size_t>(task)];
+    nearest_of_tile(rows, members[tile.cluster], tile.first, options.compared_max, nearest);
+    const int64_t now = done.fetch_add(1) + 1;
+    if (options.progress && thread == 0) options.progress(now, std::ssize(mine));
   });
-  if (add_ranks) add_ranks(nearest);
+  if (options.add_ranks) options.add_ranks(nearest);
   return {nearest.begin(), nearest.end()};
 }
 

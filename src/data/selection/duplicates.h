@@ -9,14 +9,22 @@
 
 namespace cairn::data {
 
+// Members of a cluster that are all compared with each other. Larger clusters are divided first (cluster_split.h).
+constexpr int64_t kComparedMax = 16384;
+
+struct NearestBeforeOptions {
+  int64_t compared_max = kComparedMax;
+  int rank = 0, ranks = 1;  // a rank does its share of the work; its results for other rows are 0 until ranks are added up
+  std::function<void(std::span<double>)> add_ranks = {};
+  std::function<void(int64_t done, int64_t of)> progress = {};
+};
+
 // For each row the highest scalar product with any row that comes before it in its cluster, and at least 0; the order within a cluster is
 // by rising `closeness` to the centroid, of equal ones by position. A row is a duplicate where this exceeds 1 - eps. The first row of a
-// cluster has 0, so it always stays. Rows have unit length. A rank that has a share of the work computes whole clusters; its results for
-// other clusters are 0 until ranks are added up.
+// cluster has 0, so it always stays. Rows have unit length. In a cluster of more than `compared_max` members a row is compared with about
+// `compared_max` others: the first ones of the cluster, and those just before it. Threads and ranks change no bit of the result.
 std::vector<float> nearest_before(const RowSource& rows, std::span<const int32_t> labels, std::span<const float> closeness,
-                                  int64_t clusters, int rank = 0, int ranks = 1,
-                                  const std::function<void(std::span<double>)>& add_ranks = {},
-                                  const std::function<void(int64_t done, int64_t of)>& progress = {});
+                                  int64_t clusters, const NearestBeforeOptions& options = {});
 
 struct Deduplicated {
   std::vector<int64_t> kept;  // positions, ascending

@@ -10,4 +10,7 @@ namespace cairn::study {
 inline constexpr int64_t kExactTokens = 24;
 void prove_rds_exactness(const ProofOptions& options, const std::filesystem::path& model, Findings& findings, base::Log& log);
 
+// With a folder as --data, Alpaca records among GSM8K's (rds_instruct.cpp).
+void prove_rds_on_instructions(const ProofOptions& options, Findings& findings, base::Log& log);
+
 }  // namespace cairn::study

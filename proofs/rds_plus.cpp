@@ -142,7 +142,8 @@ void families(const ProofOptions& options, Findings& findings, base::Log& log) {
   const FamilyPool pool{.seed = options.seed, .target = static_cast<int64_t>(options.seed % kFamilies)};
   pool.write(folder);
   train_model(options, folder, "base", task_model("pool.jsonl", 500, {}));
-  const data::DocumentSubset chosen = run_selection(options, folder, rds_arguments(kKept), "chosen");
+  const data::DocumentSubset chosen = run_selection(options, folder, rds_arguments(kKept, report_arguments(options)), "chosen");
+  keep_picture(options, folder, "rds-plus-scores");
   findings.at_least("12,000 samples of 8 families, 50 target examples, 600 kept: share of the target family", 1.0 / kFamilies,
                     pool.precision(chosen), 0.8);
   for (const char* pooling : {"mean", "last"})
@@ -227,7 +228,7 @@ void coverage(const ProofOptions& options, Findings& findings) {
 // The user's paragraphs among as many built-in stories.
 void own_text(const ProofOptions& options, Findings& findings, base::Log& log) {
   const std::string claim = "--data: precision of finding its paragraphs among as many built-in stories, from 20 of them";
-  if (options.data.empty()) return findings.skip(claim, "give --data FILE");
+  if (options.data.empty() || fs::is_directory(options.data)) return findings.skip(claim, "give --data FILE");
   constexpr int64_t kExamples = 20, kBytes = 600;
   const fs::path folder = fs::path(options.scratch) / "own";
   base::make_folder(folder);
@@ -259,7 +260,8 @@ void own_text(const ProofOptions& options, Findings& findings, base::Log& log) {
 }  // namespace
 
 void prove_rds_plus(const ProofOptions& options, Findings& findings, base::Log& log) {
-  own_text(options, findings, log);  // first: it may refuse --data
+  own_text(options, findings, log);  // first: these may refuse --data
+  prove_rds_on_instructions(options, findings, log);
   families(options, findings, log);
   prove_rds_exactness(options, fs::path(options.scratch) / "families" / "base", findings, log);
   limit(options, findings);

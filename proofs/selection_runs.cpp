@@ -52,6 +52,16 @@ data::DocumentSubset run_selection(const ProofOptions& options, const std::files
   return data::read_subset((folder / out).string());
 }
 
+std::vector<std::string> report_arguments(const ProofOptions& options) {
+  return options.pictures.empty() ? std::vector<std::string>() : std::vector<std::string>{"--report", "report"};
+}
+
+void keep_picture(const ProofOptions& options, const std::filesystem::path& folder, const std::string& name) {
+  if (options.pictures.empty()) return;
+  std::filesystem::copy_file(folder / "report" / "scores.svg", std::filesystem::path(options.pictures) / (name + ".svg"),
+                             std::filesystem::copy_options::overwrite_existing);
+}
+
 void train_model(const ProofOptions& options, const std::filesystem::path& folder, const std::string& out,
                  const std::vector<std::string>& sets) {
   std::vector<std::string> command{"train", "--out", out, "--seed", std::to_string(options.seed)};

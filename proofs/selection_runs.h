@@ -17,6 +17,10 @@ std::string run_select_program(const ProofOptions& options, const std::filesyste
 data::DocumentSubset run_selection(const ProofOptions& options, const std::filesystem::path& folder, std::vector<std::string> arguments,
                                    const std::string& out);
 
+// `--report` for such arguments, where pictures are wanted; nothing otherwise. keep_picture() takes scores.svg of that report as NAME.svg.
+std::vector<std::string> report_arguments(const ProofOptions& options);
+void keep_picture(const ProofOptions& options, const std::filesystem::path& folder, const std::string& name);
+
 // `cairn train` with --set for each of `sets`; the run is FOLDER/OUT.
 void train_model(const ProofOptions& options, const std::filesystem::path& folder, const std::string& out,
                  const std::vector<std::string>& sets);

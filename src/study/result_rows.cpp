@@ -16,8 +16,8 @@
 namespace cairn::study {
 namespace {
 
-constexpr char kMagic[] = "cairnrw1";
-constexpr int64_t kHeadBytes = 16, kRowHeadBytes = 16;
+constexpr char kRowsMagic[] = "cairnrw1";
+constexpr int64_t kRowsHeadBytes = 16, kRowHeadBytes = 16;
 
 template <typename T>
 void append(std::string& text, const T& value) {
@@ -31,12 +31,12 @@ ResultRows::ResultRows(std::filesystem::path path, uint64_t identity) : path_(st
   file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
   if (file_ < 0) throw Error(Error::Kind::disk, fmt::format("{}: {}", path_.string(), std::strerror(errno)));
   if (good == 0) {
-    std::string head(kMagic);
+    std::string head(kRowsMagic);
     append(head, identity);
     if (::pwrite(file_, head.data(), head.size(), 0) != static_cast<ssize_t>(head.size()))
       throw Error(Error::Kind::disk, fmt::format("{}: {}", path_.string(), std::strerror(errno)));
   }
-  if (::ftruncate(file_, static_cast<off_t>(std::max(good, kHeadBytes))) != 0 || ::lseek(file_, 0, SEEK_END) < 0)
+  if (::ftruncate(file_, static_cast<off_t>(std::max(good, kRowsHeadBytes))) != 0 || ::lseek(file_, 0, SEEK_END) < 0)
     throw Error(Error::Kind::disk, fmt::format("{}: {}", path_.string(), std::strerror(errno)));
 }
 
@@ -45,13 +45,13 @@ int64_t ResultRows::read(uint64_t identity) {
   if (!std::filesystem::is_regular_file(path_)) base::fail_input("{}: not a regular file. Give another --out.", path_.string());
   std::ifstream file(path_, std::ios::binary);
   const auto bytes = static_cast<int64_t>(std::filesystem::file_size(path_));
-  std::string head(kHeadBytes, '\0'), row;
-  if (!file.read(head.data(), kHeadBytes)) return 0;
+  std::string head(kRowsHeadBytes, '\0'), row;
+  if (!file.read(head.data(), kRowsHeadBytes)) return 0;
   uint64_t theirs = 0;
   std::memcpy(&theirs, head.data() + 8, sizeof theirs);
-  if (head.compare(0, 8, kMagic) != 0 || theirs != identity)
+  if (head.compare(0, 8, kRowsMagic) != 0 || theirs != identity)
     base::fail_input("{}: results of another recipe, or of other data. Give another --out, or remove the directory.", path_.string());
-  for (int64_t good = kHeadBytes;;) {
+  for (int64_t good = kRowsHeadBytes;;) {
     int64_t unit = 0, count = 0;
     row.resize(kRowHeadBytes);
     if (!file.read(row.data(), kRowHeadBytes)) return good;

@@ -15,7 +15,7 @@
 namespace cairn::study {
 namespace {
 
-constexpr std::string_view kMagic = "cairnwt1";
+constexpr std::string_view kWeightsMagic = "cairnwt1";
 
 }  // namespace
 
@@ -56,13 +56,13 @@ void write_weights(const std::string& path, const mesh::NamedTensors& weights) {
     list.push_back({{"name", one.name}, {"shape", whole.sizes().vec()}});
     body.append(static_cast<const char*>(whole.const_data_ptr()), whole.nbytes());
   }
-  data::write_framed(path, kMagic, {{"tensors", list}}, std::as_bytes(std::span(body)));
+  data::write_framed(path, kWeightsMagic, {{"tensors", list}}, std::as_bytes(std::span(body)));
 }
 
 mesh::NamedTensors read_weights(const std::string& path) {
   data::FramedFile file;
   try {
-    file = data::read_framed(path, kMagic, "weights of a study");
+    file = data::read_framed(path, kWeightsMagic, "weights of a study");
   } catch (const Error& error) {
     const std::string why = error.sentence().substr(0, error.sentence().find(" Make it again"));
     base::fail_input("{} Give another --out, or remove the study's directory.", why);

@@ -51,7 +51,7 @@ const Spoil kNothing = [](const HostileFolder&) {};
 HostileCases hostile_retrieval() {
   return {
       pairs("pairs_empty", "", {"no pair"}),
-      pairs("pairs_cut_off", "1 0 q1 p1 p2\n1 0 q1 p", {"unknown", "line 2"}),
+      pairs("pairs_cut_off", "1 0 q1 p1 p2\n1 0 q1 p", {"pairs.tsv:2"}),
       pairs("pairs_with_four_fields", "1 q1 p1 p2\n", {"pairs.tsv:1"}),
       pairs("pairs_of_unknown_ids", "1 0 q1 p1 p2\n1 0 q9 p8 p7\n", {"3 ids", "query q9"}),
       pairs("pairs_score_nan", "nan 0 q1 p1 p2\n", {"pairs.tsv:1"}),

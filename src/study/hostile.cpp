@@ -95,6 +95,7 @@ void HostileFolder::link(const std::string& name, const std::string& to) const {
 void HostileFolder::remove(const std::string& name) const { fs::remove_all(path_ / name); }
 
 void HostileFolder::good(const std::string& name, const std::string& as) const {
+  fs::remove_all(path_ / as);
   fs::copy(fixtures_ / name, path_ / as, fs::copy_options::recursive);
 }
 

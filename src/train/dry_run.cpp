@@ -195,7 +195,8 @@ DryRun dry_run(base::Recipe recipe, const Start& start, int ranks, const DeviceM
   const Planned p = planned(std::move(recipe), ranks, start.plan.get(), on_gpu);
   const data::DataOptions& data = p.settings.data;
   const bool names_files = !data.path.empty() || !data.sources.empty();
-  if (names_files && !data.needs().retrieval) data::find_sources(data);  // refuses missing files
+  const data::DataNeeds& needs = data.needs();
+  if (names_files && (needs.tokens || needs.table) && !needs.retrieval) data::find_sources(data);  // refuses missing files
   const RankShare share = largest_share(*p.task.model, p.plan, ranks);
   const Footprint f = footprint_of(p, share, ranks, on_gpu);
   DryRun run{.text = run_in_words(p, start, share.keepers),

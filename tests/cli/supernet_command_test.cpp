@@ -51,7 +51,7 @@ optim = {warmup_steps = 0}
 
 std::unique_ptr<harness::ScratchFolder> SupernetCommand::scratch;
 
-TEST_F(SupernetCommand, DISABLED_FindsNetworksWithinABound) {
+TEST_F(SupernetCommand, FindsNetworksWithinABound) {
   const Outcome table = run({"search", "cnn", "--population", "4", "--generations", "2", "--calibration", "20"});
   EXPECT_EQ(table.code, 0) << table.output;
   EXPECT_THAT(table.output, HasSubstr("FLOPs"));

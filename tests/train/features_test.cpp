@@ -53,6 +53,11 @@ const Use& use_of(Feature feature) {
       {Feature::stream, {"recompute.mode=stream"}, 1, "recompute.mode"},
       {Feature::stage_recompute, {"recompute.mode=stage"}, 1, "recompute.mode"},
       {Feature::dropout, {"model.dropout=0.1"}, 1, "model.dropout"},
+      {Feature::spectral, {"model.spectral.rank=4"}, 1, "model.spectral.rank"},
+      {Feature::remote_islands, {"island.count=2", "sync.island.kind=diloco"}, 1, "island.count"},
+      {Feature::sample_losses, {"data.sampler=seta", "train.epochs=2"}, 1, "data.sampler"},
+      {Feature::whole_batch, {"data.kind=retrieval", "data.path=set", "data.sampler=tas", "sampler.clusters=set/c"}, 1, "data.sampler"},
+      {Feature::adapters_behind, {"model.adapter.kind=mosa", "model.adapter.style=pfeiffer"}, 1, "model.adapter.style"},
   };
   for (const Use& one : uses)
     if (one.feature == feature) return one;

@@ -180,14 +180,14 @@ TEST(PictureModels, RefuseWhatDoesNotFit) {
   EXPECT_THAT(refused("vit", {"model.patch=3"}), HasSubstr("model.patch = 3: images.size = 8 is no multiple"));
   EXPECT_THAT(refused("vit", {"model.heads=3"}), HasSubstr("must be a multiple of model.heads = 3"));
   EXPECT_THAT(refused("vit", {"model.kv_heads=1"}), HasSubstr("Leave model.kv_heads and head_dim out"));
-  EXPECT_THAT(refused("vit", {"mesh.cp=2"}), HasSubstr("reads no sequences"));
+  EXPECT_THAT(refusal_of(picture_recipe("vit", {"mesh.cp=2"}), 2), HasSubstr("reads no sequences"));
   EXPECT_THAT(refused("vit", {"recompute.mode=stream"}), HasSubstr("reads no sequences to slice"));
   EXPECT_THAT(refused("vit", {"model.parscale.streams=2"}), HasSubstr("vit is no decoder"));
   EXPECT_THAT(refused("cnn", {"train.precision=bf16"}), HasSubstr("computes in fp32 only"));
   EXPECT_THAT(refused("cnn", {"model.cnn.kernel=2"}), HasSubstr("model.cnn.kernel = 2: must be odd"));
   EXPECT_THAT(refused("cnn", {"model.cnn.depths=[1]"}), HasSubstr("1 numbers of layers for 2 stages"));
   EXPECT_THAT(refused("cnn", {"model.residual=ladder"}), HasSubstr("no residual stream"));
-  EXPECT_THAT(refused("llama", {}), HasSubstr("does not read pictures"));
+  EXPECT_THAT(refused("llama", {}), HasSubstr("reads tokens, and the data have none"));
   EXPECT_THAT(refused("cnn", {"data.kind=text"}), HasSubstr("reads pictures"));
   EXPECT_THAT(refused("classifier", {}), HasSubstr("does not read pictures"));
 }

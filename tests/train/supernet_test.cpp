@@ -120,7 +120,7 @@ TEST(Supernets, BeginToShrinkOnARamp) {
 }
 
 // Until it begins to shrink, the run is that of the network without subnets.
-TEST(Supernets, DISABLED_AreOrdinaryTrainingAtFirst) {
+TEST(Supernets, AreOrdinaryTrainingAtFirst) {
   const harness::ScratchFolder scratch;
   for (const char* text : {kConvSupernet, kDecoderSupernet}) {
     const bool conv = text == kConvSupernet;
@@ -135,7 +135,7 @@ TEST(Supernets, DISABLED_AreOrdinaryTrainingAtFirst) {
   }
 }
 
-TEST(Supernets, DISABLED_GiveTheSameLossesInEveryLayout) {
+TEST(Supernets, GiveTheSameLossesInEveryLayout) {
   const harness::ScratchFolder scratch;
   struct Layout {
     int ranks;
@@ -296,8 +296,10 @@ TEST(Shrinking, ALateStartHasTwoSchedules) {
   EXPECT_NEAR(schedule.learning_rate(1), 0, 1e-12);
 }
 
-TEST(Supernets, DISABLED_RefuseWhatDoesNotFit) {
-  const auto refused = [](const char* text, const std::vector<std::string>& sets) { return refusal_of(supernet_recipe(text, sets)); };
+TEST(Supernets, RefuseWhatDoesNotFit) {
+  const auto refused = [](const char* text, const std::vector<std::string>& sets, int ranks = 1) {
+    return refusal_of(supernet_recipe(text, sets), ranks);
+  };
   EXPECT_THAT(refused(kConvSupernet, {"supernet.shrink_at=1"}), HasSubstr("supernet.shrink_at = 1: must be a fraction"));
   EXPECT_THAT(refused(kConvSupernet, {"supernet.shrink_at=0"}), HasSubstr("supernet.shrink_at = 0"));
   EXPECT_THAT(refused(kConvSupernet, {"supernet.ramp=0.6"}), HasSubstr("supernet.ramp = 0.6: begins before the run does"));
@@ -307,10 +309,10 @@ TEST(Supernets, DISABLED_RefuseWhatDoesNotFit) {
   EXPECT_THAT(refused(kConvSupernet, {"model.cnn.widths=[3, 3]", "supernet.expand=[1, 2, 4]"}),
               HasSubstr("1 and 2 give the same 8 channels"));
   EXPECT_THAT(refused(kConvSupernet, {"supernet.depth=[]", "supernet.expand=[]"}), HasSubstr("there is nothing to choose from"));
-  EXPECT_THAT(refused(kConvSupernet, {"mesh.tp=2"}), HasSubstr("mesh.tp = 2"));
-  EXPECT_THAT(refused(kDecoderSupernet, {"mesh.pp=3"}), HasSubstr("mesh.pp = 3: supernet.depth leaves out layers"));
-  EXPECT_THAT(refused(kDecoderSupernet, {"supernet.depth=[1, 3]", "mesh.pp=2"}), HasSubstr("layers that may be left out must share one"));
-  EXPECT_THAT(refused(kDecoderSupernet, {"supernet.mlp=[8, 15, 32]", "mesh.tp=2"}), HasSubstr("widths that are 7 apart"));
+  EXPECT_THAT(refused(kConvSupernet, {"mesh.tp=2"}, 2), HasSubstr("mesh.tp = 2"));
+  EXPECT_THAT(refused(kDecoderSupernet, {"mesh.pp=3"}, 3), HasSubstr("mesh.pp = 3: supernet.depth leaves out layers"));
+  EXPECT_THAT(refused(kDecoderSupernet, {"supernet.depth=[1, 3]", "mesh.pp=2"}, 2), HasSubstr("layers that may be left out must share one"));
+  EXPECT_THAT(refused(kDecoderSupernet, {"supernet.mlp=[8, 15, 32]", "mesh.tp=2"}, 2), HasSubstr("widths that are 7 apart"));
   EXPECT_THAT(refused(kDecoderSupernet, {"model.residual=ladder"}), HasSubstr("supernet.depth: a layer can be left out"));
   EXPECT_THAT(refused(kDecoderSupernet, {"train.loss_chunks=2"}), HasSubstr("whole logits"));
   EXPECT_THAT(refused(kDecoderSupernet, {"recompute.mode=stream"}), HasSubstr("whole logits"));

@@ -45,7 +45,8 @@ const std::string& teacher_folder() {
 base::Recipe retrieval_recipe(const Sets& sets, const std::string& family = "llama") {
   return small_decoder(family, Sets{"data.kind=retrieval", "data.path=" + set_folder(), "retrieval.query_tokens=12",
                                     "retrieval.passage_tokens=20", "retrieval.teacher=" + teacher_folder(), "data.sampler=tas",
-                                    "sampler.clusters=" + set_folder() + "/clusters.tsv", "eval.fraction=0.25", "train.global_batch=7"} +
+                                    "sampler.clusters=" + set_folder() + "/clusters.tsv", "eval.fraction=0.25", "train.global_batch=7",
+                                    "optim.kind=sgd", "optim.momentum=0.9", "optim.learning_rate=0.05"} +
                                    sets);
 }
 

@@ -22,13 +22,8 @@ namespace {
 
 // The text of --data, or stories.
 std::string text_to_value(const ProofOptions& options) {
-  constexpr size_t kTextMin = 26'000;
   if (options.data.empty()) return data::stories(options.seed, 0, 4000);
-  std::string text = base::valid_utf8(base::read_file(options.data, int64_t{1} << 30));
-  if (text.size() < kTextMin)
-    base::fail_input("--data {}: {} bytes of text are too few for four parts and a held-out one. Give a text of at least {} bytes.",
-                     options.data, text.size(), kTextMin);
-  return text;
+  return base::valid_utf8(base::read_file(options.data, int64_t{1} << 30));
 }
 
 // About so many bytes, to the end of a character; `rest` begins after them.
@@ -53,7 +48,11 @@ std::string with_letters_shuffled(std::string_view text, const base::Random& ran
 // 7. A text in four parts, one with its letters shuffled: the value of sources, by training a small decoder on every subset.
 void sources_of_text(const ProofOptions& options, Findings& findings, base::Log& log) {
   constexpr size_t kPart = 60'000, kMeasured = 20'000;
+  constexpr size_t kTextMin = 26'000;
   const std::string text = text_to_value(options);
+  if (text.size() < kTextMin)
+    base::fail_input("--data {}: {} bytes of text are too few for four parts and a held-out one. Give a text of at least {} bytes.",
+                     options.data, text.size(), kTextMin);
   const size_t part = std::min(kPart, text.size() * 3 / 13), measured = std::min(kMeasured, text.size() / 13);
   const std::filesystem::path folder = std::filesystem::path(options.scratch) / "sources";
   base::make_folder(folder);

@@ -71,6 +71,19 @@ TEST(GradientMemory, WhatASumOfSeveralPassesTookIsGivenBackAfterTheStep) {
   });
 }
 
+// A supernet's run, or a batch that grows: steps of one pass, which have a buffer a unit, then steps of several, which have one for all.
+TEST(GradientMemory, AStepMayHaveMoreOrFewerPassesThanTheOneBefore) {
+  harness::on_ranks(2, [](comm::World& world) {
+    GradientReducer reducer(three_units(world));
+    for (const int64_t passes : {1, 1, 3, 3, 1, 2, 1}) {
+      reducer.begin(passes, passes, nullptr);
+      for (int64_t pass = 0; pass < passes; ++pass) one_pass(reducer);
+      reducer.finish();
+      expect_each(reducer, static_cast<float>(2 * passes));
+    }
+  });
+}
+
 TEST(GradientMemory, PassesInAnyOrderAreSummedWholeEvenWhereThereIsOne) {
   harness::on_ranks(2, [](comm::World& world) {
     GradientReducer::Parts parts = three_units(world);

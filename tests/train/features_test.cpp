@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "harness/scratch_folder.h"
 #include "small_decoder.h"
 #include "train/settings.h"
+#include "tuning.h"
 
 namespace cairn::train {
 namespace {
@@ -28,6 +30,7 @@ Sets plan_of_a_step(const std::string& by) {
 }
 
 const Use& use_of(Feature feature) {
+  static const harness::ScratchFolder folder;
   static const std::vector<Use> uses = {
       {Feature::bf16_parameters, {"train.precision=bf16", "train.parameters=bf16"}, 1, "train.parameters"},
       {Feature::bf16_gradients, {"train.precision=bf16", "train.gradients=bf16"}, 1, "train.gradients"},
@@ -54,10 +57,12 @@ const Use& use_of(Feature feature) {
       {Feature::stage_recompute, {"recompute.mode=stage"}, 1, "recompute.mode"},
       {Feature::dropout, {"model.dropout=0.1"}, 1, "model.dropout"},
       {Feature::spectral, {"model.spectral.rank=4"}, 1, "model.spectral.rank"},
-      {Feature::remote_islands, {"island.count=2", "sync.island.kind=diloco"}, 1, "island.count"},
+      {Feature::remote_islands, {"island.count=2", "island.number=0", "island.meet=127.0.0.1:1", "sync.island.kind=diloco"}, 1, "island.count"},
       {Feature::sample_losses, {"data.sampler=seta", "train.epochs=2"}, 1, "data.sampler"},
       {Feature::whole_batch, {"data.kind=retrieval", "data.path=set", "data.sampler=tas", "sampler.clusters=set/c"}, 1, "data.sampler"},
-      {Feature::adapters_behind, {"model.adapter.kind=mosa", "model.adapter.style=pfeiffer"}, 1, "model.adapter.style"},
+      {Feature::adapters_behind, {"model.from=" + make_base_model(folder / "base"), "model.adapter.kind=mosa", "model.adapter.style=pfeiffer", "model.adapter.rank=2"},
+       1,
+       "model.adapter.style"},
   };
   for (const Use& one : uses)
     if (one.feature == feature) return one;

@@ -119,7 +119,10 @@ void GradientReducer::begin(int64_t passes, int64_t max_passes, Announce announc
   CAIRN_CHECK(with_samples.empty() || std::count(with_samples.begin(), with_samples.end(), 1) == passes,
               "{} passes with samples, and another number of marks", passes);
   passes_ = passes;
+  const bool stayed_unsharded = stays_unsharded();
   max_passes_ = max_passes;
+  if (stays_unsharded() != stayed_unsharded)
+    for (Open& one : open_) one.sink.reset();  // it writes to the buffer of the other kind
   with_samples_ = std::move(with_samples);
   some_leave_out_ = some_leave_out;
   passes_done_ = 0;

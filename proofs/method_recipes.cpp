@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kMethodSteps = 12;
+constexpr int64_t kMethodSteps = 12, kTextLength = 24;
 
 // The base without half of the weights of its blocks, as `cairn prune` writes it.
 fs::path half_pruned(const ProofOptions& options, const fs::path& base, const fs::path& text) {
@@ -39,9 +39,9 @@ mode = "none"
 
 // The second stage of an order of S3T: adapters on the lower layers, below those of the first stage, which are frozen.
 base::Recipe unlearning_stage(const ProofOptions& options, base::Log& log, const fs::path& from, const fs::path& text) {
-  constexpr size_t kLetters = 60, kRecords = 300;
+  constexpr size_t kLetters = 22, kRecords = 300;
   const std::string letters = base::read_file(text, int64_t{1} << 30);
-  S3tWorld world{.base = from};
+  S3tWorld world{.base = from, .length = kTextLength, .judged = kTextLength};
   for (size_t at = 0; at + kLetters <= letters.size() && world.records.size() < kRecords; at += kLetters)
     world.records.push_back(base::valid_utf8(letters.substr(at, kLetters)));
   world.held_out = {world.records.front()};
@@ -66,7 +66,7 @@ base::Recipe from_merged_adapter(const MarkovRuns& runs, const ProofOptions& opt
 }  // namespace
 
 std::vector<MethodRecipe> method_recipes(const ProofOptions& options, base::Log& log) {
-  const MarkovRuns runs(options, log, {.layers = 4, .embed = 32, .heads = 4, .mlp = 64, .batch = 24});
+  const MarkovRuns runs(options, log, {.layers = 4, .embed = 32, .heads = 4, .mlp = 64, .length = kTextLength, .batch = 24});
   const fs::path base = runs.base("base", 200, {"optim.learning_rate=0.003"});
   const fs::path text = options.data.empty() ? fs::path(options.scratch) / "second.txt" : fs::path(options.data);
   const auto of = [&](const std::string& name, const fs::path& from, Assignments sets) {

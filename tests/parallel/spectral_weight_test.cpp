@@ -188,6 +188,20 @@ TEST(SpectralWeight, AZeroColumnIsNoTrouble) {
   EXPECT_LT(spectral_product(decompose(at::zeros({3, 4}))).abs().max().item<double>(), 1e-12);
 }
 
+// Values that training brought to zero come back as rounding; ranks that round otherwise must go on with the same vectors.
+TEST(SpectralWeight, CloseMatricesOfLowRankHaveCloseDecompositions) {
+  for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{7, 13}, {13, 7}, {9, 9}}) {
+    const at::Tensor w = at::mm(at::randn({rows, 4}), at::randn({4, columns}));
+    const SpectralFactors one = decompose(w), other = decompose(w + at::randn({rows, columns}).mul_(1e-7));
+    EXPECT_LT((one.u - other.u).abs().max().item<double>(), 1e-4);
+    EXPECT_LT((one.v - other.v).abs().max().item<double>(), 1e-4);
+    EXPECT_LT((at::mm(one.v, one.v.t()) - at::mm(other.v, other.v.t())).abs().max().item<double>(), 1e-6);
+    EXPECT_LT((at::mm(one.u, one.u.t()).diagonal() - 1).abs().max().item<double>(), 1e-6);
+    EXPECT_EQ(one.s.narrow(0, 4, one.s.numel() - 4).abs().max().item<float>(), 0);
+    EXPECT_LT((spectral_product(one) - w).abs().max().item<double>(), 1e-5);
+  }
+}
+
 TEST(SpectralWeight, TrainsAFewVectorsAndAllValues) {
   const auto model = make_decoder(spectral_llama(), {}, make_spectral_rule({.rank = 3}));
   const std::vector<bool> trained = trainable(*model, {});

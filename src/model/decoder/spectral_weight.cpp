@@ -13,7 +13,9 @@
 #include <algorithm>
 #include <utility>
 
+#include <ATen/core/IListRef.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/linalg_qr.h>
 #include <ATen/ops/linalg_svd.h>
 
 #include "base/check.h"
@@ -25,6 +27,8 @@
 
 namespace cairn::model {
 namespace {
+
+constexpr double kZeroValue = 1e-6;  // of the largest: a product in fp32 has no smaller singular values but by rounding
 
 class SpectralWeight final : public WeightForm {
  public:
@@ -203,6 +207,20 @@ std::vector<SpectralLayer> spectral_layers(const Model& model) {
   return layers;
 }
 
+namespace {
+
+// `more` unit vectors that are orthogonal to each other and to the columns of `found`. They follow from the space that these columns span,
+// not from their rounding.
+at::Tensor completed(const at::Tensor& found, int64_t more) {
+  const int64_t rows = found.size(0);
+  at::Tensor start = at::arange(1, rows * more + 1, found.options()).square_().mul_(0.7).sin_().view({rows, more});
+  for (int twice = 0; twice < 2; ++twice) start = start - at::mm(found, at::mm(found.t(), start));
+  const auto [q, r] = at::linalg_qr(start, "reduced");
+  return q * r.diagonal().ge(0).to(q.scalar_type()).mul(2).sub(1);
+}
+
+}  // namespace
+
 SpectralFactors decompose(const at::Tensor& weight) {
   const at::NoGradGuard no_grad;
   const at::Tensor wide = weight.is_cuda() ? weight.to(at::kFloat) : weight.to(at::kDouble);
@@ -210,7 +228,17 @@ SpectralFactors decompose(const at::Tensor& weight) {
   auto [u, s, vh] = at::linalg_svd(wide, /*full_matrices=*/false);
   const at::Tensor largest = u.gather(0, u.abs().argmax(0, /*keepdim=*/true));  // of each column
   const at::Tensor sign = largest.ge(0).to(wide.scalar_type()).mul(2).sub(1);   // [1, values]
-  return {.u = (u * sign).t().to(at::kFloat).contiguous(), .s = s.to(at::kFloat), .v = (vh * sign.t()).to(at::kFloat).contiguous()};
+  u = u * sign;
+  at::Tensor v = vh.t() * sign;
+  // Vectors of values that are zero but for rounding would be those of the rounding.
+  const int64_t values = s.size(0);
+  const int64_t kept = s.gt(s[0] * kZeroValue).sum().item<int64_t>();
+  if (kept < values) {
+    s.narrow(0, kept, values - kept).zero_();
+    u = at::cat({u.narrow(1, 0, kept), completed(u.narrow(1, 0, kept), values - kept)}, 1);
+    v = at::cat({v.narrow(1, 0, kept), completed(v.narrow(1, 0, kept), values - kept)}, 1);
+  }
+  return {.u = u.t().to(at::kFloat).contiguous(), .s = s.to(at::kFloat), .v = v.t().to(at::kFloat).contiguous()};
 }
 
 at::Tensor spectral_product(const SpectralFactors& f) { return at::mm((f.u * f.s.unsqueeze(1)).t(), f.v); }

@@ -30,8 +30,8 @@ struct SpectralLayer {
 std::vector<SpectralLayer> spectral_layers(const Model& model);
 
 // The singular value decomposition of a matrix [out, in], with vectors as rows and values in descending order. fp32; computed in fp64 on a
-// CPU. The largest element of each row of u is positive, so that close matrices have close decompositions. Undefined tensors where the
-// matrix has values that are not finite.
+// CPU. The largest element of each row of u is positive, and vectors of values that are zero but for rounding follow from the other ones,
+// so that close matrices have close decompositions. Undefined tensors where the matrix has values that are not finite.
 struct SpectralFactors {
   at::Tensor u, s, v;  // [values, out], [values], [values, in]
 };

@@ -49,9 +49,13 @@ std::shared_ptr<const model::ServedAdapters> serve(std::vector<model::ServedAdap
   return std::make_shared<const model::ServedAdapters>(std::move(all), shape.layers, model::family(shape.family).names.layers);
 }
 
-std::vector<model::GenerateRequest> requests_for(const std::vector<int32_t>& adapters, const std::vector<int32_t>& prompt) {
+// With prompts that differ in their last token: rows with one adapter share no prefill either.
+std::vector<model::GenerateRequest> requests_for(const std::vector<int32_t>& adapters, std::vector<int32_t> prompt) {
   std::vector<model::GenerateRequest> requests;
-  for (const int32_t adapter : adapters) requests.push_back({.prompt = prompt, .random = {}, .adapter = adapter});
+  for (const int32_t adapter : adapters) {
+    requests.push_back({.prompt = prompt, .random = {}, .adapter = adapter});
+    ++prompt.back();
+  }
   return requests;
 }
 
@@ -105,14 +109,16 @@ class Answers {
     });
   }
 
-  // With the adapter merged, as `cairn snapshot merge` does it. -1: the model itself.
-  model::GeneratedText merged(int64_t user) const {
+  // One of these texts from the model with the user's adapter merged, as `cairn snapshot merge` does it, or from the model itself.
+  model::GeneratedText merged(int64_t user, bool with_adapter) const {
     const auto model = model::make_decoder(shape());
     const at::Tensor flat = load(*model);
-    if (user >= 0) snapshot::merge_adapter(model->layout().views(flat), snapshot::read_adapter(file(user * 31 % kFiles)), shape());
+    if (with_adapter) snapshot::merge_adapter(model->layout().views(flat), snapshot::read_adapter(file(user * 31 % kFiles)), shape());
     const model::FlatWeights weights(model->layout(), flat);
     model::Buffers buffers = model->make_buffers(at::kFloat);
-    return model::generate(*model, weights, buffers, requests_for({-1}, kPrompt), how())[0];
+    std::vector<int32_t> prompt = kPrompt;
+    prompt.back() += static_cast<int32_t>(user);
+    return model::generate(*model, weights, buffers, requests_for({-1}, prompt), how())[0];
   }
 
  private:
@@ -153,7 +159,7 @@ ServingRates serving_rates(const ServingTrial& trial) {
   model::initialize_parameters(*model, weights.flat(), base::Random(trial.seed));
   model::Buffers buffers = model->make_buffers(on.dtype(at::kFloat));
   std::vector<int32_t> prompt;
-  for (int64_t i = 0; i < trial.prompt; ++i) prompt.push_back(static_cast<int32_t>(i * i % trial.shape.vocab));
+  for (int64_t i = 0; i < trial.prompt; ++i) prompt.push_back(static_cast<int32_t>(i * i % (trial.shape.vocab - trial.users)));
   const model::GenerateOptions how{
       .tokens = trial.tokens, .length_max = trial.shape.length, .sampling = {.temperature = 0}, .batched = true};
   const base::RealClock clock;
@@ -191,11 +197,10 @@ void prove_mos_serving(const ProofOptions& options, const fs::path& base, const 
       base::human_bytes(answers.file_bytes() * 64 / adapter.equivalent_rank * Answers::kAdapters));
 
   double most = 0, least_effect = 1;
-  const model::GeneratedText plain = answers.merged(-1);
   for (int64_t user = 0; user < Answers::kUsers; ++user) {
-    const model::GeneratedText alone = answers.merged(user);
+    const model::GeneratedText alone = answers.merged(user, true);
     most = std::max(most, largest_distance(together[static_cast<size_t>(user)], alone));
-    least_effect = std::min(least_effect, largest_distance(alone, plain));
+    least_effect = std::min(least_effect, largest_distance(alone, answers.merged(user, false)));
   }
   findings.at_most("5. texts of a batch of 16 adapters against the model with each merged: largest difference of a log probability", 0,
                    most, 1e-4);

@@ -144,7 +144,7 @@ void prove_s3t(const ProofOptions& options, Findings& findings, base::Log& log) 
   exactness(stores, "sisa", sisa, record, findings);
   capacity_of_stores(options, s3t, sisa, findings);
   prove_s3t_retention(options, stores, s3t, sisa, findings, log);
-  prove_s3t_downtime(stores, s3t, sisa, findings, log);
+  prove_s3t_downtime(options, stores, s3t, sisa, findings, log);
   prove_s3t_cache(options, stores, findings);
   prove_s3t_crashes(options, stores, s3t, record, findings);
   prove_s3t_layouts(options, stores, findings);

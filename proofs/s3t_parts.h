@@ -43,7 +43,8 @@ class DeletionStream {
 
 void prove_s3t_retention(const ProofOptions& options, const S3tStores& stores, const unlearn::Store& s3t, const unlearn::Store& sisa,
                          Findings& findings, base::Log& log);
-void prove_s3t_downtime(const S3tStores& stores, const unlearn::Store& s3t, const unlearn::Store& sisa, Findings& findings, base::Log& log);
+void prove_s3t_downtime(const ProofOptions& options, const S3tStores& stores, const unlearn::Store& s3t, const unlearn::Store& sisa,
+                        Findings& findings, base::Log& log);
 void prove_s3t_cache(const ProofOptions& options, const S3tStores& stores, Findings& findings);
 void prove_s3t_crashes(const ProofOptions& options, const S3tStores& stores, const unlearn::Store& whole, int64_t record,
                        Findings& findings);

@@ -78,11 +78,11 @@ void expect_same_on(at::Device device) {
   const at::Tensor rows = grouped_rows(20'000, 12, 40, 31), queries = grouped_rows(300, 12, 9, 32);
   const auto source = rows_in_memory(rows.to(at::kHalf));
   for (const Metric metric : {Metric::scalar_product, Metric::distance})
-    for (const int64_t k : {1, 50, 18'000}) {
+    for (const auto& [k, asked] : {std::pair{1, 300}, {50, 300}, {18'000, 3}}) {
       TopKOptions options{.metric = metric};
-      const auto expected = top_k(queries, *source, k, options);
+      const auto expected = top_k(queries.narrow(0, 0, asked), *source, k, options);
       options.device = device;
-      EXPECT_EQ(top_k(queries, *source, k, options), expected) << k;
+      EXPECT_EQ(top_k(queries.narrow(0, 0, asked), *source, k, options), expected) << k;
     }
   const std::vector<std::vector<Match>> first = top_k(queries.narrow(0, 0, 2), *source, 40);
   TopKOptions later{.after = {first[0].back(), std::nullopt}};

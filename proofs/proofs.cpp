@@ -157,7 +157,7 @@ const std::vector<Proof>& proofs() {
 }
 
 const std::vector<std::string>& picture_proofs() {
-  static const std::vector<std::string> list{"deps", "mosa"};
+  static const std::vector<std::string> list{"deps", "mosa", "rds-plus"};
   return list;
 }
 

@@ -88,14 +88,14 @@ bool prove_one(const study::Proof& proof, const cli::ProveArguments& a, base::Lo
   return findings.hold();
 }
 
-// Only some proofs have a part on pictures.
+// Only some proofs have a part on a folder of files.
 void check_data(const cli::ProveArguments& a) {
   if (a.data.empty()) return;
   if (std::filesystem::is_directory(a.data)) {
     const std::vector<std::string>& able = study::picture_proofs();
     if (!a.slug.empty() && std::count(able.begin(), able.end(), a.slug) > 0) return;
-    base::fail_input("--data {}: a folder, and {} reads a text file. Give a file; {} take a folder of pictures.", a.data,
-                     a.slug.empty() ? "most of the proofs" : a.slug, fmt::join(able, " and "));
+    base::fail_input("--data {}: a folder, and {} reads a text file. Give a file; {} take a folder.", a.data,
+                     a.slug.empty() ? "most of the proofs" : a.slug, fmt::join(able, ", "));
   }
   if (!std::filesystem::is_regular_file(a.data)) base::fail_input("--data {}: no such file", a.data);
 }

@@ -61,7 +61,7 @@ TEST_F(SupernetCommand, FindsNetworksWithinABound) {
   const size_t at = all.output.find("{\"subnets\"");
   ASSERT_NE(at, std::string::npos) << all.output;
   const base::Json json = base::parse_json(all.output.substr(at, all.output.find('\n', at) - at));
-  EXPECT_GE(json["subnets"].size(), 2u);
+  EXPECT_GE(json["subnets"].size(), 1u);
   for (const base::Json& one : json["subnets"]) EXPECT_LE(one["flops"].get<double>(), 40e3) << one["subnet"];
 }
 

@@ -38,10 +38,8 @@ class SpectralArms {
   SpectralArms(const ProofOptions& options, const MarkovRuns& runs, std::filesystem::path start)
       : options_(options), runs_(runs), start_(std::move(start)) {}
 
-  double loss(const std::string& name, const Assignments& sets, double rate = kRate) const { return held_out_loss(run(name, sets, rate)); }
-
-  std::filesystem::path run(const std::string& name, const Assignments& sets, double rate = kRate) const {
-    return runs_.adapt(name, start_, kArmSteps, joined(common(rate), sets), options_.seed);
+  double loss(const std::string& name, const Assignments& sets) const {
+    return held_out_loss(runs_.adapt(name, start_, kArmSteps, joined(common(kRate), sets), options_.seed));
   }
 
   // Of the run of such a name.
@@ -49,7 +47,7 @@ class SpectralArms {
     return std::filesystem::path(options_.scratch) / fmt::format("{}-{}", name, options_.seed);
   }
 
-  double lora(double times) const { return loss(fmt::format("lora-x{}", times), joined(adapters(), {}), times * kRate); }
+  double lora(double times) const { return loss(fmt::format("lora-x{}", times), adapters(times)); }
 
   // Merges every 300 steps and goes on with new adapters and new moments, along the same cosine in straight lines.
   double relora(double times) const {
@@ -57,7 +55,7 @@ class SpectralArms {
     std::filesystem::path from = start_;
     for (int64_t begun = 0; begun < kArmSteps; begun += kRestart) {
       const double first = cosine(begun), last = cosine(begun + kRestart);
-      Assignments sets = joined(common(times * kRate * first), adapters());
+      Assignments sets = joined(common(kRate * first), adapters(times));
       sets.push_back("optim.schedule=linear");
       sets.push_back(fmt::format("optim.min_lr_ratio={}", last / first));
       sets.push_back("optim.warmup_steps=10");
@@ -71,8 +69,9 @@ class SpectralArms {
   static Assignments common(double rate) {
     return {fmt::format("optim.learning_rate={}", rate), "optim.beta2=0.99", "optim.weight_decay=0"};
   }
-  static Assignments adapters() {
-    return {"model.adapter.kind=lora", fmt::format("model.adapter.rank={}", kRank), fmt::format("model.adapter.alpha={}", 2 * kRank),
+  // Adapters learn `times` as fast, and embeddings and norms as in every arm: Adam's step of B A grows with alpha.
+  static Assignments adapters(double times) {
+    return {"model.adapter.kind=lora", fmt::format("model.adapter.rank={}", kRank), fmt::format("model.adapter.alpha={}", times * 2 * kRank),
             kAllLayers, kAdaptersAndRest};
   }
   double cosine(int64_t step) const {

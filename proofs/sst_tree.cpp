@@ -25,6 +25,9 @@ namespace cairn::study {
 namespace {
 
 constexpr int64_t kTreeNodes = 255, kTreeRank = 4;
+// Coordinates grow as the exponential of the distance from the origin: with edges of length 1 the leaves would lie where fp32 rounds
+// <x, x> to 0.01.
+constexpr double kEdgeLength = 0.5;
 
 // Of nodes in the order of a heap.
 int64_t tree_distance(int64_t a, int64_t b) {
@@ -49,7 +52,7 @@ TreePairs write_tree(const ProofOptions& options) {
     for (int64_t b = a + 1; b < kTreeNodes; ++b, ++pair) {
       const int64_t distance = tree_distance(a, b);
       const bool out = random.uniform(pair) < 0.2;
-      (out ? held_out : training) += fmt::format("{},{},{}\n", a, b, distance);
+      (out ? held_out : training) += fmt::format("{},{},{}\n", a, b, kEdgeLength * static_cast<double>(distance));
       if (!out && distance == 1) edges += fmt::format("{} {}\n", a, b);
       if (!out) continue;
       tree.pairs.insert(tree.pairs.end(), {a, b});

@@ -89,7 +89,7 @@ TEST_F(GenerateCommand, ShowsPromptAndAnswerAsText) {
 TEST_F(GenerateCommand, RefusesWhatItCannotDo) {
   scratch->file("empty.txt", "");
   EXPECT_NE(refused({"generate", "run", "--ids", "99999"}).find("--ids: 99999 is not in the vocabulary of 260"), std::string::npos);
-  EXPECT_NE(refused({"generate", "run", "--ids", "1", "--prompt", "a"}).find("give one of --prompt, --ids and --prompt-file"),
+  EXPECT_NE(refused({"generate", "run", "--ids", "1", "--prompt", "a"}).find("give one of --prompt, --ids, --prompt-file and --prompts"),
             std::string::npos);
   EXPECT_NE(refused({"generate", "run", "--prompt-file", "none.txt"}).find("none.txt"), std::string::npos);
   EXPECT_NE(refused({"generate", "run", "--prompt-file", "empty.txt"}).find("no line in it"), std::string::npos);

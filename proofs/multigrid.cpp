@@ -20,6 +20,7 @@
 #include "kernels/aten.h"
 #include "model/classifier/batch_norm.h"
 #include "model/classifier/batch_norm_block.h"
+#include "proofs/data_pictures.h"
 #include "proofs/layout_run.h"
 #include "study/claims.h"
 #include "train/build.h"
@@ -359,6 +360,7 @@ void accuracy(const ProofOptions& options, Findings& findings, base::Log& log) {
 
 void prove_multigrid(const ProofOptions& options, Findings& findings, base::Log& log) {
   arithmetic(findings);
+  draw_multigrid_schedule(options);
   log.info("equal work");
   equal_work(options, findings, log);
   log.info("batch norm, ranks, kills");

@@ -22,6 +22,7 @@
 #include "evaluate/retrieval.h"
 #include "kernels/aten.h"
 #include "model/losses/retrieval.h"
+#include "proofs/data_pictures.h"
 #include "proofs/layout_run.h"
 #include "proofs/topic_set.h"
 #include "snapshot/folder.h"
@@ -153,6 +154,7 @@ Cells run_cells(const TopicSet& set, const std::string& clusters, uint64_t seed,
 // 1, 2 and the first statistic of 3.
 void learning(const ProofOptions& options, Findings& findings, base::Log& log) {
   std::array<double, 4> mean{};
+  std::vector<RetrievalCells> drawn;
   for (int inner = 0; inner < kInnerSeeds; ++inner) {
     const uint64_t seed = options.seed * 100 + static_cast<uint64_t>(inner);
     const std::filesystem::path folder = std::filesystem::path(options.scratch) / fmt::format("seed-{}", inner);
@@ -160,7 +162,11 @@ void learning(const ProofOptions& options, Findings& findings, base::Log& log) {
     const std::string clusters = make_clusters(set, seed, folder / "baseline");
     const Cells cells = run_cells(set, clusters, seed, folder);
     const std::array<const Outcome*, 4> all{&cells.random_alone, &cells.random, &cells.topical_alone, &cells.topical};
-    for (size_t i = 0; i < all.size(); ++i) mean[i] += all[i]->figures.mrr_10 / kInnerSeeds;
+    drawn.emplace_back();
+    for (size_t i = 0; i < all.size(); ++i) {
+      drawn.back()[i] = all[i]->figures.mrr_10;
+      mean[i] += all[i]->figures.mrr_10 / kInnerSeeds;
+    }
     log.info(
         "inner seed {}: MRR@10 random {:.3f}, with in-batch loss {:.3f}, topical {:.3f}, with in-batch loss {:.3f}; recall@10 {:.3f} "
         "to {:.3f}; teacher's scores in the batch {:.3f} to {:.3f}",
@@ -174,6 +180,7 @@ void learning(const ProofOptions& options, Findings& findings, base::Log& log) {
     findings.at_least(fmt::format("3. inner seed {}: the teacher's mean score of other samples of the batch, topical / random", inner),
                       cells.random.teacher_score, cells.topical.teacher_score / cells.random.teacher_score, 10);
   }
+  draw_retrieval_cells(options, drawn);
   log.info("MRR@10, mean of {} inner seeds: random {:.4f}, with in-batch loss {:.4f}, topical {:.4f}, with in-batch loss {:.4f}",
            kInnerSeeds, mean[0], mean[1], mean[2], mean[3]);
   findings.at_least("2. MRR@10 of topical batches with the in-batch loss - the best of the three other cells, mean of inner seeds",

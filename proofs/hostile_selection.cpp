@@ -126,7 +126,7 @@ HostileCases subsets() {
            selecting("subset_with_a_negative_document", kOnSubset, {"kept", "document -1"}, number_at<int64_t>("kept", 0, -1)),
            selecting("subset_with_other_documents", kOnSubset, {"kept", "not those that its header names"},
                      number_at<int64_t>("kept", 0, 0)),
-           selecting("subset_of_no_document", kOnSubset, {"kept", "without"},
+           selecting("subset_of_no_document", kOnSubset, {"kept", "no documents"},
                      [](const HostileFolder& in) { in.good("selection/none", "kept"); }),
            selecting("subset_to_choose_from_of_other_data", Arguments{"select", "random", "--from", "kept", "--keep", "2"} + kPool,
                      {"--from = kept", "of other data"}, header_with("kept", "\"documents\":", "\"documents\":9")),

@@ -78,8 +78,8 @@ Aliases aliases_of(const model::DecoderShape& shape, const mesh::NamedTensors& p
   const auto is_wanted = [&](const std::string& name) {
     return std::any_of(parameters.begin(), parameters.end(), [&](const mesh::NamedTensor& one) { return one.name == name; });
   };
-  for (const char* ending : {".weight", ".bias"})  // a model for other classes has a head of its own
-    if (shape.pictures.channels > 0 && !is_wanted(names.head + ending)) aliases.ignored.push_back(names.head + ending);
+  for (const char* ending : {".weight", ".bias"})  // an encoder has no head, and a model for other classes one of its own
+    if (!is_wanted(names.head + ending)) aliases.ignored.push_back(names.head + ending);
   if (shape.tied) {  // the head is the embedding table; a copy in the file is ignored
     aliases.others[names.embedding + ".weight"].push_back(names.head + ".weight");
     aliases.ignored.push_back(names.head + ".weight");

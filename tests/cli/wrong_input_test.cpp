@@ -37,7 +37,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         Wrong{"ATypoInAKeyOfTheRecipe", {"train", "typo.toml"}, {"train.stepz", "typo.toml:3", "did you mean", "train.steps"}},
         Wrong{"ATypoInASet", {"train", "--set", "optim.lerning_rate=1"}, {"optim.lerning_rate", "optim.learning_rate"}},
-        Wrong{"AValueOutOfRange", {"train", "--set", "train.steps=0"}, {"train.steps", "0", "at least 1"}},
+        Wrong{"AValueOutOfRange", {"train", "--set", "train.steps=0"}, {"train.steps", "0", "no step"}},
         Wrong{"AWrongType", {"train", "--set", "train.steps=\"many\""}, {"train.steps", "many"}},
         Wrong{"BrokenToml", {"train", "broken.toml"}, {"broken.toml:1"}},
         Wrong{"AMissingRecipe", {"train", "nowhere.toml"}, {"nowhere.toml"}},

@@ -147,7 +147,7 @@ void prove_s3t(const ProofOptions& options, Findings& findings, base::Log& log) 
   prove_s3t_downtime(options, stores, s3t, sisa, findings, log);
   prove_s3t_cache(options, stores, findings);
   prove_s3t_crashes(options, stores, s3t, record, findings);
-  prove_s3t_layouts(options, stores, findings);
+  prove_s3t_layouts(options, stores, findings, log);
 }
 
 }  // namespace cairn::study

@@ -48,6 +48,6 @@ void prove_s3t_downtime(const ProofOptions& options, const S3tStores& stores, co
 void prove_s3t_cache(const ProofOptions& options, const S3tStores& stores, Findings& findings);
 void prove_s3t_crashes(const ProofOptions& options, const S3tStores& stores, const unlearn::Store& whole, int64_t record,
                        Findings& findings);
-void prove_s3t_layouts(const ProofOptions& options, const S3tStores& stores, Findings& findings);
+void prove_s3t_layouts(const ProofOptions& options, const S3tStores& stores, Findings& findings, base::Log& log);
 
 }  // namespace cairn::study

@@ -68,15 +68,12 @@ TEST_F(AdaptersCommand, LoraPoolsAndNoneAnswerInOneFileAsTheMergedModelsDo) {
 )");
   const std::vector<base::Json> found =
       texts({"base", "--adapter", "low=lora-adapter", "--adapter", "pools=mos-adapter", "--prompts", "prompts.jsonl"});
-  const std::vector<std::pair<std::string, std::string>> alone{{"mos-merged", "One day"},
-                                                               {"base", "One day"},
-                                                               {"lora-merged", "A child went"},
-                                                               {"lora-merged", "One day"},
-                                                               {"mos-merged", "A child went"}};
+  const std::vector<std::string> alone{"mos-merged", "base", "lora-merged", "lora-merged", "mos-merged"};
   ASSERT_EQ(found.size(), alone.size());
   for (size_t i = 0; i < alone.size(); ++i) {
-    const base::Json one = texts({alone[i].first, "--prompt", alone[i].second}).at(0);
-    EXPECT_EQ(found[i]["prompt"], one["prompt"]);
+    // By its ids: texts begin with a mark in a run's folder, and in an exported one as its tokenizer says.
+    const std::string ids = found[i]["prompt_ids"].dump();
+    const base::Json one = texts({alone[i], "--ids", ids.substr(1, ids.size() - 2)}).at(0);
     EXPECT_EQ(found[i]["ids"], one["ids"]) << i;
     ASSERT_EQ(found[i]["log_probabilities"].size(), one["log_probabilities"].size());
     for (size_t k = 0; k < one["log_probabilities"].size(); ++k)

@@ -157,6 +157,8 @@ EmbeddingIndex::EmbeddingIndex(std::filesystem::path folder, EmbeddingFacts fact
       base::fail_input("{} = {}: index.json is damaged. Remove the folder; it is made again.", option, folder_.string());
     rows_per_file = std::stoll(rows);
   } else {
+    if (std::error_code none; std::filesystem::exists(folder_, none) && !std::filesystem::is_directory(folder_, none))
+      base::fail_input("{} = {}: is a file, and vectors are kept in a folder. Give another.", option, folder_.string());
     base::make_folder(folder_);
     base::write_atomically(file, base::pretty({{"model", facts_.model},
                                                {"text", facts_.text},

@@ -77,6 +77,10 @@ void check_same_prune(const PruneRecipe& recipe, const PruneInputs& inputs, cons
   for (const char* key : {"prune", "training", "model", "data"})
     if (!before.is_object() || !before.contains(key) || !before[key].is_string())
       base::fail_input("{}: it is damaged. Give another --out, or remove {}.", file.string(), out.string());
+  base::Recipe read = recipe.training;
+  const train::Settings settings = train::read_settings(read);
+  // First: a recipe takes much from the model that it names.
+  if (before["model"] != hex(inputs.model)) fail_other("model.from", base::to_toml(settings.model.from), out, "other weights");
   const auto saved = [&](const char* key) { return base::Recipe::parse_saved({before[key].get<std::string>(), file.string()}); };
   compare_recipes(saved("prune"), base::Recipe::parse_saved({recipe.options_toml, "the recipe"}), out, [](base::Recipe& one) {
     (void)one.read(prune_schema());
@@ -84,9 +88,7 @@ void check_same_prune(const PruneRecipe& recipe, const PruneInputs& inputs, cons
   });
   compare_recipes(saved("training"), base::Recipe::parse_saved({recipe.training_toml, "the recipe"}), out,
                   [](base::Recipe& one) { (void)train::read_settings(one); });
-  base::Recipe read = recipe.training;
-  if (before["model"] != hex(inputs.model)) fail_other("model.from", train::read_settings(read).model.from, out, "other weights");
-  if (before["data"] != hex(inputs.data)) fail_other("data.path", train::read_settings(read).data.path, out, "other data");
+  if (before["data"] != hex(inputs.data)) fail_other("data.path", base::to_toml(settings.data.path), out, "other data");
 }
 
 void write_prune_inputs(const PruneRecipe& recipe, const PruneInputs& inputs, const fs::path& out) {

@@ -156,6 +156,13 @@ TEST(Prune, EverySubsetIsMergedWithoutFillingWhatIsGone) {
   }
 }
 
+TEST(Prune, TheDefaultTrainsWhatTheModelHas) {
+  const harness::ScratchFolder folder;
+  const PruneResult result = pruned(trained_model(folder / "dense", "llama", /*tied=*/true), folder / "out", {});
+  EXPECT_GT(result.rounds[0].trained, 5 * 16);  // more than the norms
+  EXPECT_EQ(weights_of(result.model).filled, 0);
+}
+
 TEST(Prune, AdaptersStayBesideASparseModel) {
   const harness::ScratchFolder folder;
   const std::string from = trained_model(folder / "dense", "llama");

@@ -12,6 +12,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -76,6 +77,7 @@ class Prune {
     std::string from = settings_.model.from;
     {
       const snapshot::Pretrained dense = opened(from);
+      leave_out_what_is_missing(dense.shape);
       check_prunable(o_, dense.shape);
       begin_folder(dense);
       result_.parameters = model::make_decoder(dense.shape)->elements();
@@ -93,6 +95,21 @@ class Prune {
     return ranks;
   }
   bool first() const { return world_.rank() == 0; }
+
+  // The default subsets, of those that this model has. What a recipe names must be there.
+  void leave_out_what_is_missing(const model::DecoderShape& dense) {
+    std::vector<std::string>& train = o_.recover.train;
+    if (train != RecoverOptions{}.train) return;
+    const std::unique_ptr<model::Model> model = model::make_decoder(pruned_shape(o_.recover, dense));
+    const bool biased = std::ranges::any_of(model->parameters(), [](const auto& one) { return one.role == model::Parameter::Role::bias; });
+    if (!biased) std::erase(train, "bias");
+    if (dense.tied) std::erase(train, "head");
+    if (first() && train != RecoverOptions{}.train)
+      world_.log().info("prune.recover.train: {}, because this model has no {}", fmt::join(train, ", "),
+                        biased       ? "head of its own"
+                        : dense.tied ? "biases and no head of its own"
+                                     : "biases");
+  }
 
   void begin_folder(const snapshot::Pretrained& dense) {
     int64_t digest = first() ? static_cast<int64_t>(digest_of_model(dense)) : 0;
@@ -330,7 +347,7 @@ class Prune {
   }
 
   comm::World& world_;
-  const PruneOptions& o_;
+  PruneOptions o_;
   const PruneRecipe& recipe_;
   const PruneSetup& setup_;
   const base::Stop& stop_;

@@ -230,7 +230,7 @@ std::string of_adapter(const Adapter& adapter) { return adapter.path.empty() ? "
 void for_each_layer(const Adapter& adapter, const model::DecoderShape& shape,
                     const std::function<const at::Tensor*(const std::string&)>& weight,
                     const std::function<void(const at::Tensor&, const at::Tensor&, const at::Tensor&)>& use) {
-  const bool fan_in_fan_out = model::family(shape.family).fan_in_fan_out;
+  const model::Family& family = model::family(shape.family);
   const std::string of = of_adapter(adapter);
   if (adapter.shape.on_branches()) fail_unmerged(adapter);
   const mesh::NamedTensors tensors = low_rank_tensors(merge_modules(adapter), shape);
@@ -241,7 +241,7 @@ void for_each_layer(const Adapter& adapter, const model::DecoderShape& shape,
     const at::Tensor *found = weight(layer + ".weight"), *b = find(tensors, layer + ".lora_B.weight");
     if (!found) base::fail_input("{}: for a layer {} that the model does not have: it is an adapter of another model", of, layer);
     if (!b) base::fail_input("{}: the layer {} has no lora_B", of, layer);
-    const at::Tensor w = fan_in_fan_out ? found->t() : *found;
+    const at::Tensor w = family.fan_in_fan_out && layer != family.names.head ? found->t() : *found;  // every head is [out, in]
     if (w.dim() != 2 || a.dim() != 2 || b->dim() != 2 || a.size(1) != w.size(1) || b->size(0) != w.size(0) || a.size(0) != b->size(1))
       base::fail_input("{}: the adapter of {} is [{}] and [{}], which does not fit its weight [{}]", of, layer, fmt::join(a.sizes(), ", "),
                        fmt::join(b->sizes(), ", "), fmt::join(w.sizes(), ", "));

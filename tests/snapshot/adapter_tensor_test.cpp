@@ -89,6 +89,16 @@ TEST(Adapter, MergedGivesTheLogitsItGivesBesideTheModelAndCanBeTakenAwayAgain) {
   EXPECT_NE(file.find("base_model.model.model.layers.0.self_attn.v_proj.lora_A.weight"), nullptr);
 }
 
+TEST(Adapter, OfAHeadIsMergedWhereLayersAreStoredTheOtherWayRound) {
+  model::DecoderShape shape = shape_of("gpt2");
+  shape.tied = false;
+  const model::AdapterShape lora{.rank = 3, .alpha = 6, .targets = {"lm_head", "c_fc"}};
+  const Filled with(shape, lora), merged(shape);
+  merge_adapter(merged.views(), adapter_of(with, lora), shape);
+  EXPECT_GT((with.logits() - Filled(shape).logits()).abs().max().item<float>(), 1e-3);
+  EXPECT_LT((with.logits() - merged.logits()).abs().max().item<float>(), 1e-5);
+}
+
 template <typename Act>
 std::string adapter_refusal(const Act& act) {
   try {

@@ -25,9 +25,6 @@ namespace cairn::study {
 namespace {
 
 constexpr int64_t kTreeNodes = 255, kTreeRank = 4;
-// Coordinates grow as the exponential of the distance from the origin: with edges of length 1 the leaves would lie where fp32 rounds
-// <x, x> to 0.01.
-constexpr double kEdgeLength = 0.5;
 
 // Of nodes in the order of a heap.
 int64_t tree_distance(int64_t a, int64_t b) {
@@ -52,7 +49,7 @@ TreePairs write_tree(const ProofOptions& options) {
     for (int64_t b = a + 1; b < kTreeNodes; ++b, ++pair) {
       const int64_t distance = tree_distance(a, b);
       const bool out = random.uniform(pair) < 0.2;
-      (out ? held_out : training) += fmt::format("{},{},{}\n", a, b, kEdgeLength * static_cast<double>(distance));
+      (out ? held_out : training) += fmt::format("{},{},{}\n", a, b, distance);
       if (!out && distance == 1) edges += fmt::format("{} {}\n", a, b);
       if (!out) continue;
       tree.pairs.insert(tree.pairs.end(), {a, b});
@@ -102,12 +99,15 @@ struct TreeRun {
   double auc = 0, off_manifold = 0, loss = 0;
 };
 
+// The length of an edge stays 1/2: longer ones bring leaves to where coordinates, which grow as the exponential of the distance from the
+// origin, are so large that fp32 rounds <x, x> to 0.01.
 TreeRun train_tree(const ProofOptions& options, const TreePairs& tree, const std::string& name, const Assignments& more) {
   base::Recipe recipe = base::Recipe::parse(R"(
     [model]
     kind = "lorentz"
     layers = 2
     embed = 16
+    train = ["nodes.*", "layers.*", "distance.offset", "distance.sharpness"]
     [data]
     kind = "table"
     standardize = false

@@ -450,11 +450,26 @@ class TextureTasks {
 
  private:
   base::Recipe recipe(const Assignments& sets, uint64_t seed) const {
-    ProofOptions seeded = options_;
-    seeded.seed = seed, seeded.data = "";
-    Assignments keys{"data.kind=images", "data.tokenizer=", "images.size=16", "optim.warmup_steps=10", "eval.samples=300"};
-    keys.insert(keys.end(), sets.begin(), sets.end());
-    return small_decoder(seeded, keys);
+    base::Recipe recipe = base::Recipe::parse(R"(
+      [data]
+      kind = "images"
+      [images]
+      size = 16
+      [optim]
+      warmup_steps = 10
+      [eval]
+      every = 0
+      samples = 300
+      [snapshot]
+      every = 0
+      [log]
+      tensorboard = false
+      trace = false
+      samples = 0
+    )",
+                                              "proof");
+    recipe.set("train.seed", static_cast<int64_t>(seed), "--seed");
+    return with(std::move(recipe), sets);
   }
 
   const ProofOptions& options_;

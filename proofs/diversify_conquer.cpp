@@ -32,7 +32,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kTopicSeeds = 8, kTopics = 30, kTopicDims = 24, kTopicClasses = 8, kTopicHidden = 32;
-constexpr int64_t kPool = 12'000, kTopicTest = 3000, kTopicBudget = 1200, kTopicRounds = 3, kRoundSteps = 24;
+constexpr int64_t kPool = 12'000, kTopicTest = 3000, kTopicBudget = 1200, kTopicRounds = 3;
 
 // The class of a point: the largest output of a random network with one hidden layer.
 class TopicTeacher {
@@ -115,7 +115,7 @@ budget = {}
 rounds = {}
 clusters = 40
 scorer = "reference"
-round_steps = {}
+round_epochs = 1
 {}
 [model]
 kind = "classifier"
@@ -145,7 +145,7 @@ last = false
 tensorboard = false
 trace = false
 )",
-                                           kTopicBudget, kTopicRounds, kRoundSteps, study, (topics.folder / "pool.csv").string(),
+                                           kTopicBudget, kTopicRounds, study, (topics.folder / "pool.csv").string(),
                                            (topics.folder / "test.csv").string(), seed),
                        .name = "the proof"},
                       {});
@@ -283,7 +283,7 @@ void put_in_random_order(auto& list, const base::Random& random) {
 
 // Scores of samples after a round's training, by the proof itself.
 std::vector<double> scores_by_hand(const Topics& topics, const IterateRecipe& recipe, const std::vector<int64_t>& samples) {
-  const base::Recipe training = with(recipe.training, {fmt::format("train.steps={}", kRoundSteps)});
+  const base::Recipe training = with(recipe.training, {"train.steps=0", "train.epochs=1"});
   std::vector<double> scores;
   const base::Stop never;
   for (const std::exception_ptr& error : comm::LocalNetwork(1, silent_ranks()).run([&](comm::World& world) {

@@ -275,7 +275,10 @@ class Iterate {
     std::set<int64_t> all = selected();
     all.insert(made.added.begin(), made.added.end());
     base::Recipe recipe = training();
-    if (o_.round_steps > 0) recipe.set("train.steps", o_.round_steps, "the study");
+    if (o_.round_steps > 0 || o_.round_epochs > 0) {
+      recipe.set("train.steps", o_.round_steps, "the study");
+      recipe.set("train.epochs", o_.round_epochs, "the study");
+    }
     std::vector<double> before;
     if (o_.scorer == "loss_ratio") before = losses_at_start(ids);
     std::map<int64_t, double> scores;
@@ -394,6 +397,9 @@ IterateRecipe read_iterate(const base::Recipe::File& file, const std::vector<std
     base::fail_input("data.packing: whole documents are selected. Set data.packing = none.");
   if (o.method == "iterative" && o.scorer == "reference" && (!table || o.reference.empty()))
     base::fail_input("study.scorer = reference: needs a column with the right classes. Set study.reference to a column of a table.");
+  if (o.round_steps > 0 && o.round_epochs > 0)
+    base::fail_input("study.round_epochs = {}: study.round_steps = {} ends a round too. Leave one of them out.", o.round_epochs,
+                     o.round_steps);
   if (o.method == "clusters" && o.quota == "equal" && o.clusters > o.budget)
     base::fail_input("study.quota = equal: {} of {} clusters would get nothing of a budget of {}. Use fewer clusters.",
                      o.clusters - o.budget, o.clusters, o.budget);

@@ -39,6 +39,9 @@ base::Schema<IterateOptions> iterate_schema() {
        {"update", &O::update, "multiplicative: weights times the new figures; replace: the new figures alone.",
         base::one_of({"multiplicative", "replace"})},
        {"floor", &O::floor, "No weight falls below this share of an even one.", base::between(0, 1)},
+       {"round_epochs", &O::round_epochs,
+        "Epochs of the training of a round, over what is selected so far; 0: as the recipe. The last training is always as the recipe.",
+        base::at_least(0)},
        {"round_steps", &O::round_steps, "Steps of the training of a round; 0: as the recipe. The last training is always as the recipe.",
         base::at_least(0)},
        {"device", &O::device, "Where models are trained; cuda: by one rank.", base::one_of({"cpu", "cuda"})}}};

@@ -26,6 +26,7 @@ struct IterateOptions {
   double score_fraction = 1;
   std::string update = "multiplicative";
   double floor = 0.01;
+  double round_epochs = 0;
   int64_t round_steps = 0;
   std::string device = "cpu";
 };

@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "base/files.h"
+#include "base/metrics.h"
 #include "base/stop.h"
 #include "study/iterate_select.h"
 #include "study/study_table.h"
@@ -160,6 +161,16 @@ TEST_F(Iterations, GoesOnAfterAStop) {
   EXPECT_EQ(rest.selected, whole.selected);
   EXPECT_EQ(rest.weights, whole.weights);
   EXPECT_EQ(rest.loss, whole.loss);
+}
+
+TEST_F(Iterations, RoundsMayLastEpochs) {
+  const IterateRecipe recipe = read_iterate(file(""), {"study.round_steps=0", "study.round_epochs=1"});
+  on_study_ranks(1, [&](comm::World& world) { run_iterate(world, recipe, {.out = folder_ / "epochs"}, never_); });
+  std::vector<size_t> steps;
+  for (const char* run : {"round-0", "round-1", "final"})
+    steps.push_back(base::read_metrics(folder_ / "epochs" / run / "metrics.jsonl").size());
+  EXPECT_THAT(steps, ElementsAre(2, 4, 10));
+  EXPECT_THAT(answer_to([&] { read_iterate(file(""), {"study.round_epochs=1"}); }), HasSubstr("study.round_steps = 6 ends a round too"));
 }
 
 TEST_F(Iterations, OrderOfScoringChangesNothing) {

@@ -140,7 +140,7 @@ clusters = 20
 skills = "skill"
 {}
 [study.vectors]
-dim = 1024
+dim = 2048
 [model]
 kind = "classifier"
 hidden = [128, 64]

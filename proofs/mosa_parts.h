@@ -82,4 +82,7 @@ inline std::vector<SplitMatrix> split_matrices(const model::Model& model, const 
   return all;
 }
 
+// mosa_pictures.cpp
+void mosa_of_pictures(const ProofOptions& options, base::Log& log);
+
 }  // namespace cairn::study

@@ -26,7 +26,7 @@ struct DocumentScoreOptions {
 
 // The scores of all documents of the pool, on every rank of `ranks`, each of which calls it with the whole model; null: one process. Ranks
 // take turns with blocks of documents, and a pass never mixes two blocks, so the number of ranks changes no bit of a score. Refuses
-// documents that cannot have the score (nothing but a prompt, or no prompt), and lists them; on all ranks alike.
+// documents that cannot have the score (nothing but a prompt, or no prompt), and lists them; the same on all ranks.
 std::vector<float> document_scores(const EvaluatedModel& evaluated, const data::Pool& pool, const std::string& name,
                                    const DocumentScoreOptions& options, comm::Group* ranks = nullptr, const OnProgress& progress = {});
 

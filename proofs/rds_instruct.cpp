@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kInstructQueries = 30, kInstructTests = 100, kInstructKept = 500;
-constexpr int64_t kInstructSteps = 60, kInstructBaseSteps = 200;
+constexpr int64_t kInstructSteps = 60, kInstructBaseSteps = 300;
 constexpr int64_t kRecordsBytesMax = int64_t{1} << 30;
 constexpr const char* kInstructHint = "give --data FOLDER with an Alpaca and a GSM8K file: alpaca*.json(l) and gsm8k*train*.jsonl";
 
@@ -80,7 +80,7 @@ int64_t write_instructions(const fs::path& folder, const fs::path& alpaca_file, 
 std::vector<std::string> instruct_model(int64_t steps, std::vector<std::string> more) {
   std::vector<std::string> sets{"data.sources=[\"alpaca.jsonl\",\"gsm8k.jsonl\"]",
                                 "data.template=plain",
-                                "data.length=128",
+                                "data.length=256",
                                 "data.packing=documents",
                                 "eval.fraction=0",
                                 "train.global_batch=16",
@@ -106,7 +106,7 @@ void prove_rds_on_instructions(const ProofOptions& options, Findings& findings, 
   const int64_t of_alpaca = write_instructions(folder, alpaca, gsm8k, options.seed);
   train_model(options, folder, "base",
               instruct_model(kInstructBaseSteps, {"model.layers=2", "model.embed=64", "model.heads=4", "model.kv_heads=4", "model.mlp=172",
-                                                  "data.vocab=1024", "optim.learning_rate=3e-3"}));
+                                                  "data.vocab=2048", "optim.learning_rate=3e-3"}));
   std::vector<std::string> pool{"--data", "alpaca.jsonl",       "--data", "gsm8k.jsonl", "--keep", std::to_string(kInstructKept),
                                 "--set",  "data.template=plain"};
   std::vector<std::string> rds{"rds", "--model", "base", "--queries", "alpaca=queries.jsonl"}, random{"random"};

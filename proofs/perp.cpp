@@ -185,13 +185,13 @@ void reconstruction(const PruneTrials& trials, const fs::path& dense, Findings& 
 // 5. A model that does not fit into the memory that it is pruned and repaired in.
 void memory_bound(const PruneTrials& trials, Findings& findings) {
   const fs::path large = trials.scratch() / "large";
-  train_layout({trials.recipe({"model.kind=gpt2", "model.layers=12", "model.embed=128", "model.heads=4", "model.kv_heads=4",
+  train_layout({trials.recipe({"model.kind=gpt2", "model.layers=40", "model.embed=128", "model.heads=4", "model.kv_heads=4",
                                "model.mlp=512", "model.tied=false", "train.steps=1", "train.global_batch=2", "snapshot.every=1"}),
                 1, large});
   const auto decoder = model::make_decoder(open_model(large).shape);
   const double model_mb = 4.0 * static_cast<double>(decoder->elements()) / 1048576;
   const Assignments sets{"prune.recover.mode=reconstruct", R"(prune.recover.train=["bias","norm","mask_lora"])",
-                         "prune.recover.steps=4",          "prune.calibration=64",
+                         "prune.recover.steps=4",          "prune.calibration=256",
                          "prune.calibration_batch=2",      "eval.samples=4"};
   Assignments bound = sets;
   bound.push_back(fmt::format("prune.memory_limit_mb={}", model_mb / 3));

@@ -86,12 +86,13 @@ sources = [{}]
 tokenizer = "bytes"
 length = 64
 [train]
-steps = 60
+steps = 200
 global_batch = 16
 micro_batch = 16
 seed = {}
 [optim]
 learning_rate = 0.01
+warmup_steps = 10
 )",
                                                              (folder / "measured.txt").string(), names, options.seed),
                                          .name = "the proof"},
@@ -108,7 +109,7 @@ learning_rate = 0.01
   findings.at_most(fmt::format("7. {} in four parts, one with shuffled letters: how far its rank is from the lowest",
                                options.data.empty() ? "stories" : "your text"),
                    0, lowest == shuffled ? 0 : 1, 0);
-  findings.at_least("7. likewise: value of the next lowest part, beyond it", 0, others - result.values[shuffled], 0.001);
+  findings.at_least("7. likewise: value of the next lowest part, beyond it", 0, others - result.values[shuffled], 0.01);
 }
 
 }  // namespace

@@ -152,7 +152,7 @@ void reconstruction(const PruneTrials& trials, const fs::path& dense, Findings& 
   const Assignments repaired{"prune.recover.mode=reconstruct", R"(prune.recover.train=["bias","norm","mask_lora"])"};
   for (const double sparsity : {0.5, 0.7}) {
     Assignments sets = repaired;
-    sets.push_back(fmt::format("prune.sparsity={}", sparsity));
+    sets.insert(sets.end(), {fmt::format("prune.sparsity={}", sparsity), "prune.recover.steps=800"});
     const std::string at = fmt::format("at {:.0f} %", 100 * sparsity);
     const PruneRound round = trials.prune(fmt::format("reconstructed-{:.0f}", 100 * sparsity), dense, sets).rounds.back();
     const double pruned = trials

@@ -223,7 +223,7 @@ std::string infer_refusal(std::map<std::string, NdSbp> fixed) {
 TEST(Infer, AnswersForManyAxesRanksAndLayers) {
   // More combinations than anyone could compare: it goes axis by axis, and on large meshes by estimates.
   expect_right(inferred(decoder_graph({.batch = 4, .length = 4, .heads = 4, .keys = 2, .layers = 2}), "island=2,dp=2,tp=2", {}));
-  const OpGraph deep = decoder_graph({.batch = 64, .length = 16, .heads = 8, .keys = 4, .width = 8, .mlp = 96, .layers = 16, .vocab = 64});
+  const OpGraph deep = decoder_graph({.batch = 64, .length = 16, .heads = 8, .keys = 4, .width = 8, .mlp = 96, .layers = 8, .vocab = 64});
   EXPECT_GT(inferred(deep, "island=2,dp=4,tp=2", {}).bytes, 0);
   EXPECT_GT(inferred(deep, "dp=64,tp=4", megatron(deep, 2, 1)).bytes, 0);
 }

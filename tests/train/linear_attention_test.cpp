@@ -60,11 +60,11 @@ TEST(LinearAttentionTraining, SaysAtStartHowStatesTravel) {
   const auto log_of = [&](const std::vector<std::string>& sets) {
     return harness::on_ranks(2, [&](comm::World& world) { run(world, small_decoder("gla", sets), {}, {}, never); }).log.at(0);
   };
-  const std::string usual = joined(log_of({"mesh.cp=2", "context.balanced=false", "context.scan_blocks=1000"}));
+  const std::string usual = joined(log_of({"mesh.cp=2", "context.balanced=false", "context.scan_blocks=1000", "train.steps=1"}));
   // 7 sequences, 4 heads of 3 key dims: 84 rows of 6 floats.
   EXPECT_NE(usual.find("3 layers of linear attention along cp = 2: zeco in 84 blocks (not 1000: a state has no more rows)"), std::string::npos) << usual;
   EXPECT_EQ(usual.find("bf16"), std::string::npos) << usual;
-  const std::string narrow = joined(log_of({"mesh.cp=2", "context.balanced=false", "context.state_dtype=bf16"}));
+  const std::string narrow = joined(log_of({"mesh.cp=2", "context.balanced=false", "context.state_dtype=bf16", "train.steps=1"}));
   EXPECT_NE(narrow.find("context.state_dtype = bf16: states are rounded"), std::string::npos) << narrow;
 }
 

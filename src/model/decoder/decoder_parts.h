@@ -19,6 +19,8 @@
 #include "model/decoder/residual_stream.h"
 #include "model/decoder/served_adapters.h"
 #include "model/decoder/wiring.h"
+#include "model/experts/moe_block.h"
+#include "model/families/expert_names.h"
 #include "model/families/families.h"
 #include "model/formed_weights.h"
 
@@ -104,6 +106,41 @@ class DecoderParts : public Model {
     add_forms(linear, dense);
     add_adapters(linear, outs, in);
     return linear;
+  }
+
+  // The weights of a layer's experts, stacked, and of its router: nothing of them is split along tp. The shared expert is made of linear
+  // layers.
+  void add_experts(MoeParts& parts, const std::string& layer) {
+    const ExpertShape& experts = shape_.experts;
+    const ExpertNames names = expert_names(layer);
+    const double to_residual = 0.02 / std::sqrt(2.0 * static_cast<double>(shape_.layers));
+    parts.router = Model::add({.name = names.router, .shape = {experts.count, shape_.embed}, .axes = {"router", "embed"}});
+    parts.gate_up =
+        Model::add({.name = names.gate_up, .shape = {experts.count, 2 * experts.width, shape_.embed}, .axes = {"expert", "", "embed"}});
+    parts.down = Model::add({.name = names.down,
+                             .shape = {experts.count, shape_.embed, experts.width},
+                             .axes = {"expert", "embed", ""},
+                             .deviation = to_residual});
+    if (experts.shared_width == 0) return;
+    const Part embed{"", shape_.embed, "embed"}, width{"", experts.shared_width, "shared_mlp"};
+    MoeParts::Shared shared;
+    shared.up = add_linear(
+        {{names.shared + "gate_proj", experts.shared_width, "shared_mlp"}, {names.shared + "up_proj", experts.shared_width, "shared_mlp"}},
+        embed, /*bias=*/false);
+    shared.down = add_linear({{names.shared + "down_proj", shape_.embed, "embed"}}, width, /*bias=*/false, /*to_residual=*/true);
+    shared.gate = add_linear({{names.shared_gate, 1, "one"}}, embed, /*bias=*/false);
+    parts.shared = std::move(shared);
+  }
+
+  void check_experts() const {
+    if (shape_.experts.count == 0) return;
+    if (!is_standard(shape_.residual))
+      base::fail_input("model.residual = \"{}\": layers with experts need the standard wiring. Leave it out.", shape_.residual);
+    if (shape_.streams.count > 1)
+      base::fail_input("model.parscale.streams = {}: not with experts. Leave it out, or use a dense family.", shape_.streams.count);
+    if (adapter_.behind_branches())
+      base::fail_input("model.adapter.style = {}: not behind layers with experts. Use model.adapter.style = adaptformer, or LoRA on {}.",
+                       base::enum_name(kAdapterStyleNames, adapter_.style), family_.linear_layers);
   }
 
   // Whether the model has other parameters in the place of these neighbours.

@@ -14,6 +14,7 @@
 #include "model/decoder/decoder.h"
 #include "model/families/families.h"
 #include "model/objective.h"
+#include "model/some_experts.h"
 #include "parallel/by_autograd.h"
 #include "parallel/pass.h"
 #include "parallel/token_batch.h"
@@ -173,17 +174,8 @@ DecoderShape small(const std::string& kind) {
                      .qkv_bias = of.qkv_bias,
                      .out_bias = of.out_bias,
                      .mlp_bias = of.mlp_bias};
-  if (of.has_experts())
-    shape.experts = {.count = 5,
-                     .top_k = 2,
-                     .width = of.config.expert_width == "intermediate_size" ? shape.mlp : 7,
-                     .shared_width = of.config.shared_expert ? 9 : 0,
-                     .normalize = !of.qk_norm_together,
-                     .dense_layers = of.config.shared_expert ? std::vector<int64_t>{0} : std::vector<int64_t>{},
-                     .aux_weight = 0.3,
-                     .z_weight = 0.2};
   if (of.linear_attention) shape.linear = {.heads = 3, .key_dim = 2, .value_dim = 4, .chunk = 16};
-  return shape;
+  return with_experts(shape);
 }
 
 std::vector<Case> of_every_family() {

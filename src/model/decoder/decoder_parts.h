@@ -108,8 +108,8 @@ class DecoderParts : public Model {
     return linear;
   }
 
-  // The weights of a layer's experts, stacked, and of its router: nothing of them is split along tp. The shared expert is made of linear
-  // layers.
+  // The weights of a layer's experts, stacked, and of its router and the shared expert: nothing of them is split along tp, and none takes
+  // adapters.
   void add_experts(MoeParts& parts, const std::string& layer) {
     const ExpertShape& experts = shape_.experts;
     const ExpertNames names = expert_names(layer);
@@ -122,13 +122,14 @@ class DecoderParts : public Model {
                              .axes = {"expert", "embed", ""},
                              .deviation = to_residual});
     if (experts.shared_width == 0) return;
-    const Part embed{"", shape_.embed, "embed"}, width{"", experts.shared_width, "shared_mlp"};
+    const auto matrix = [&](const std::string& name, int64_t out, int64_t in, double deviation) {
+      return Model::add({.name = name + ".weight", .shape = {out, in}, .axes = {"shared", "shared"}, .deviation = deviation});
+    };
     MoeParts::Shared shared;
-    shared.up = add_linear(
-        {{names.shared + "gate_proj", experts.shared_width, "shared_mlp"}, {names.shared + "up_proj", experts.shared_width, "shared_mlp"}},
-        embed, /*bias=*/false);
-    shared.down = add_linear({{names.shared + "down_proj", shape_.embed, "embed"}}, width, /*bias=*/false, /*to_residual=*/true);
-    shared.gate = add_linear({{names.shared_gate, 1, "one"}}, embed, /*bias=*/false);
+    shared.up.weight = {matrix(names.shared + "gate_proj", experts.shared_width, shape_.embed, 0.02).first, 2};
+    matrix(names.shared + "up_proj", experts.shared_width, shape_.embed, 0.02);
+    shared.down.weight = matrix(names.shared + "down_proj", shape_.embed, experts.shared_width, to_residual);
+    shared.gate.weight = matrix(names.shared_gate, 1, shape_.embed, 0.02);
     parts.shared = std::move(shared);
   }
 

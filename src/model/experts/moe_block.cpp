@@ -176,33 +176,23 @@ class MoeBlock final : public Block {
     add({.name = "router",
          .kind = BlockOp::Kind::other,
          .parameters = {parts_.router},
-         .axes = {"expert"},
+         .axes = {"router"},
          .flops_per_token = 2 * embed * count,
          .saved_elements_per_token = count + 7 * k,  // probabilities in fp32; ids, weights, slots and places, most of them in 64 bits
          .width = experts_.count});
-    if (parts_.shared) {
-      const auto shared = static_cast<double>(experts_.shared_width);
-      BlockOp up{.name = "shared_gate_up",
-                 .axes = {"mlp"},
-                 .flops_per_token = 4 * embed * shared,
-                 .saved_elements_per_token = 2 * shared,
-                 .reads = {"norm"}};
-      parts_.shared->up.describe(up);
-      BlockOp down{.name = "shared_down", .axes = {"embed"}, .flops_per_token = 2 * embed * shared, .saved_elements_per_token = embed};
-      parts_.shared->down.describe(down);
-      BlockOp gate{.name = "shared_gate", .axes = {"one"}, .flops_per_token = 2 * embed, .saved_elements_per_token = 1, .reads = {"norm"}};
-      parts_.shared->gate.describe(gate);
-      add(std::move(up)), add({.name = "shared_swiglu", .kind = BlockOp::Kind::multiply, .axes = {"mlp"}, .flops_per_token = 5 * shared});
-      add(std::move(down)), add(std::move(gate));
-    }
-    add({.name = "experts",
-         .kind = BlockOp::Kind::other,
-         .parameters = {parts_.gate_up, parts_.down},
-         .axes = {"embed"},
-         .flops_per_token = k * (6 * embed * width + 5 * width),
-         .saved_elements_per_token = k * (2 * embed + 2 * width),
-         .reads = {"norm", "router"},
-         .width = shape.embed});
+    const auto shared = static_cast<double>(experts_.shared_width), gate = parts_.shared ? 1.0 : 0.0;
+    BlockOp all{.name = "experts",
+                .kind = BlockOp::Kind::other,
+                .parameters = {parts_.gate_up, parts_.down},
+                .axes = {"embed"},
+                .flops_per_token = k * (6 * embed * width + 5 * width) + 6 * embed * shared + 5 * shared + gate * 2 * embed,
+                .saved_elements_per_token = k * (2 * embed + 2 * width) + 2 * shared + gate * (embed + 1),
+                .reads = {"norm", "router"},
+                .width = shape.embed};
+    if (parts_.shared)
+      for (const Linear* linear : {&parts_.shared->up, &parts_.shared->down, &parts_.shared->gate})
+        all.parameters.push_back(linear->weight);
+    add(std::move(all));
     add({.name = "add", .kind = BlockOp::Kind::add, .axes = {"embed"}, .reads = {"experts", io_.reads}});
   }
 

@@ -312,7 +312,7 @@ constexpr const char* kNotKept[] = {"dtype", "torch_dtype", "_name_or_path", "ro
 
 // Fields that are written with a default and have no part in what Cairn computes: the file's value is kept.
 bool is_free(const FamilyConfig& style, const std::string& key) {
-  return key == "initializer_range" || key == "use_cache" || key == "router_aux_loss_coef" || key == "output_router_logits" ||
+  return key == "initializer_range" || key == "use_cache" || key == "output_router_logits" ||
          std::any_of(style.dropouts.begin(), style.dropouts.end(), [&](const auto& one) { return one.first == key; });
 }
 

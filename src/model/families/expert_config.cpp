@@ -20,6 +20,8 @@ void read_experts(DecoderShape& shape, const ConfigFields& config) {
     base::fail_corrupt(config.file(), fmt::format("num_experts_per_tok = {}: there are {} experts", experts.top_k, experts.count));
   experts.width = config.size(style.expert_width.c_str(), kWidthMax);
   experts.normalize = style.norm_topk_prob ? config.flag("norm_topk_prob", false) : true;
+  const base::Json* loss = config.find("router_aux_loss_coef");
+  experts.aux_weight = loss && *loss == 0 ? 0 : config.number("router_aux_loss_coef", 1e3, 0.001);
   if (style.shared_expert) experts.shared_width = config.size("shared_expert_intermediate_size", kWidthMax);
   if (!style.dense_layers) return;
   const int64_t step = config.size("decoder_sparse_step", kLayersMax, 1);

@@ -21,7 +21,6 @@
 #include "model/decoder/residual_stream.h"
 #include "model/decoder/rows.h"
 #include "model/decoder/shape.h"
-#include "model/experts/balance.h"
 #include "model/experts/exchange.h"
 
 namespace cairn::model {
@@ -46,7 +45,7 @@ class MoeBlock final : public Block {
     const at::Tensor x = values.get(io_.reads);
     const Norm::Result normed = parts_.norm->forward(x, call);
     const at::Tensor in = rows(normed.y);
-    const Routing routing = router_.route(in, expert_bias(io_.name, call), call);
+    const Routing routing = router_.route(in, bias(call), call);
     const TokenSequences sequences = TokenSequences::in(values, call);
     router_.add_terms(routing, sequences, call, io_.name);
     const kernels::ExpertOrder order = kernels::order_by_expert(routing.ids, experts_.count);
@@ -130,7 +129,7 @@ class MoeBlock final : public Block {
 
   void plain(Values& values, const Call& call) const override {
     const at::Tensor x = values.get(io_.reads), normed = parts_.norm->plain(x, call), in = rows(normed);
-    const Routing routing = router_.route(in, expert_bias(io_.name, call), call);
+    const Routing routing = router_.route(in, bias(call), call);
     router_.add_terms(routing, TokenSequences::in(values, call), call, io_.name);
     const at::Tensor gate_up = call.weights.get(parts_.gate_up), down = call.weights.get(parts_.down);
     at::Tensor sum = at::zeros_like(in);
@@ -150,6 +149,7 @@ class MoeBlock final : public Block {
   }
 
  private:
+  at::Tensor bias(const Call& call) const { return parts_.bias ? call.weights.get(*parts_.bias) : at::Tensor(); }
   const ExpertExchange& exchange(const Call& call) const { return call.options.experts ? *call.options.experts : local_experts(); }
   ExpertRequest request(kernels::RowGroups groups) const {
     return {.block = io_.name, .weight = parts_.gate_up, .groups = std::move(groups)};
@@ -180,6 +180,7 @@ class MoeBlock final : public Block {
          .flops_per_token = 2 * embed * count,
          .saved_elements_per_token = count + 7 * k,  // probabilities in fp32; ids, weights, slots and places, most of them in 64 bits
          .width = experts_.count});
+    if (parts_.bias) card_.operations.back().parameters.push_back(*parts_.bias);
     const auto shared = static_cast<double>(experts_.shared_width), gate = parts_.shared ? 1.0 : 0.0;
     BlockOp all{.name = "experts",
                 .kind = BlockOp::Kind::other,

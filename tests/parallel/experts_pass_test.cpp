@@ -158,11 +158,12 @@ TEST(ExpertPasses, AreBitwiseIdenticalWhenRecomputed) {
 
 TEST(ExpertPasses, InHalfPrecisionAreCloseToDouble) {
   DecoderShape shape = expert_decoder();
+  shape.experts.top_k = 5;  // all of them: rounding may change a choice, and with it the loss
   const ExpertModel wide(shape), half(shape, at::kBFloat16);
   const mesh::Batch batch = parallel::token_batch(3, 9, 19);
   const ExpertPass expected = wide.run({batch}), found = half.run({batch});
   EXPECT_LT(std::abs(found.losses.sum.item<double>() / expected.losses.sum.item<double>() - 1), 0.05);
-  EXPECT_TRUE(at::isfinite(found.gradients).all().item<bool>());
+  EXPECT_LT(apart(found.gradients.to(at::kDouble), expected.gradients), 0.1);
 }
 
 // An exchange that hands rows over late, and those of each expert in reverse.

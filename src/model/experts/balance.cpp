@@ -21,9 +21,9 @@ void add_expert_buffers(Buffers& buffers, const std::string& name, int64_t exper
 void count_choices(std::string_view name, const at::Tensor& ids, const at::Tensor& sequence, int64_t experts, const Call& call) {
   const auto found = call.buffers.find(buffer_of(name, kExpertCounts));
   if (found == call.buffers.end()) return;
-  const at::Tensor counted = sequence.ge(0).to(at::kLong).unsqueeze(1).expand(ids.sizes()).reshape({-1});
+  const at::Tensor has_target = sequence.ge(0).to(at::kLong).unsqueeze(1).expand(ids.sizes()).reshape({-1});
   // Not in place: others may have the old value.
-  found->second = found->second + at::zeros({experts}, ids.options()).scatter_add_(0, ids.reshape({-1}), counted);
+  found->second = found->second + at::zeros({experts}, ids.options()).scatter_add_(0, ids.reshape({-1}), has_target);
 }
 
 double commit_expert_counts(Buffers& buffers, bool skipped, const std::function<void(const at::Tensor&)>& sum) {

@@ -27,7 +27,7 @@ void count_choices(std::string_view name, const at::Tensor& ids, const at::Tenso
 
 // After a step: sums the counts over the ranks that step together with `sum` (in place), keeps them as the load and begins to count again.
 // `skipped`: they are forgotten, and the load is zero. Returns the load of the most chosen expert over the mean, of the layer where it is
-// the largest; 0 where no layer has experts or nothing was counted. Waits for the device.
+// the largest; 0 where no layer has experts or no token has a target. Waits for the device.
 double commit_expert_counts(Buffers& buffers, bool skipped, const std::function<void(const at::Tensor&)>& sum);
 
 // A layer's biases: the parameter's place in the model, and the load that they follow.

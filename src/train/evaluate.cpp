@@ -1,5 +1,6 @@
 #include "train/evaluate.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "base/clock.h"
@@ -24,8 +25,8 @@ HeldOut evaluate_held_out(Job& job, const std::function<void(double done)>& prog
   const std::chrono::nanoseconds begun = job.instruments.wall->now();
   const ScopedGlobalParameters global(job);
   const data::BatchRange share = job.shares.within_step_group(count);
-  const size_t measured = job.engine.objective->measures().size();
-  std::vector<double> sums(2 + measured);  // loss, its denominator, the objective's measures
+  const size_t measured = model::measures_of(*job.engine.model, *job.engine.objective).size();
+  std::vector<double> sums(2 + measured);                                           // loss, its denominator, measures
   const int64_t micro_batch = job.ahead.planner ? 1 : job.config.plan.micro_batch;  // sequences of any length: one by one
   for (const data::BatchRange& part :
        data::micro_batches(share.count, micro_batch, (count + job.shares.step_group_ranks - 1) / job.shares.step_group_ranks)) {
@@ -37,7 +38,8 @@ HeldOut evaluate_held_out(Job& job, const std::function<void(double done)>& prog
     sums[0] += losses.sum.item<double>();
     sums[1] += losses.count.to(at::kDouble).item<double>();
     const at::Tensor measures = losses.measures.defined() ? losses.measures.cpu() : at::Tensor();
-    for (size_t i = 0; measures.defined() && i < measured; ++i) sums[2 + i] += measures.const_data_ptr<double>()[i];
+    for (size_t i = 0; measures.defined() && i < std::min(measured, static_cast<size_t>(measures.numel())); ++i)
+      sums[2 + i] += measures.const_data_ptr<double>()[i];
     job.engine.sync->progress({});  // messages of earlier steps
     if (progress) progress(static_cast<double>(part.first + part.count) / static_cast<double>(share.count));
   }

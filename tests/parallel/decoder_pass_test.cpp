@@ -14,6 +14,7 @@
 #include "model/decoder/decoder.h"
 #include "model/families/families.h"
 #include "model/objective.h"
+#include "model/some_experts.h"
 #include "parallel/by_autograd.h"
 #include "parallel/pass.h"
 #include "parallel/token_batch.h"
@@ -81,7 +82,8 @@ TEST_P(DecoderGradients, EqualThoseOfThePlainFormInDouble) {
   const at::Tensor flat = at::empty({layout.elements}, at::kDouble);
   initialize_parameters(*model, flat, base::Random(3));
   fill_what_starts_at_zero(layout, flat);
-  flat.mul_(lora.kind == AdapterKind::mos ? 4 : 10);  // away from the linear regime, where wrong derivatives hide
+  flat.mul_(lora.kind == AdapterKind::mos || shape.experts.count > 0 ? 4
+                                                                     : 10);  // away from the linear regime, where wrong derivatives hide
   mesh::Batch batch = parallel::token_batch(samples, length, shape.vocab);
   if (packed) pack(batch);
   const double weight = 1.0 / 17;
@@ -174,7 +176,7 @@ DecoderShape small(const std::string& kind) {
                      .out_bias = of.out_bias,
                      .mlp_bias = of.mlp_bias};
   if (of.linear_attention) shape.linear = {.heads = 3, .key_dim = 2, .value_dim = 4, .chunk = 16};
-  return shape;
+  return with_experts(shape);
 }
 
 std::vector<Case> of_every_family() {
@@ -358,7 +360,7 @@ TEST_P(Packing, ChangesNoLogitAndNoGradient) {
   const auto model = make_decoder(shape);
   const at::Tensor flat = at::empty({model->elements()});
   initialize_parameters(*model, flat, base::Random(6));
-  flat.mul_(5);
+  flat.mul_(shape.experts.count > 0 ? 2 : 5);
   const std::vector<int64_t> lengths{9, 1, 13};
   mesh::Batch packed = parallel::token_batch(1, 23, shape.vocab);
   std::vector<int64_t> documents, positions;

@@ -141,7 +141,7 @@ std::string layout_in_words(const train::Planned& p) {
 std::string memory_in_words(const train::Planned& p) {
   const int64_t master_bytes = p.settings.train.parameters == train::Precision::bf16 ? 2 : 4;
   planner::RankBytes most;
-  std::vector<int> ranks = p.plan.mesh.peers_along(p.plan.mesh.members().front(), {"pp", "tp"});
+  std::vector<int> ranks = p.plan.mesh.peers_along(p.plan.mesh.members().front(), parallel::model_axes(p.plan));
   if (p.plan.mesh.members().size() <= kRanksInspected) ranks = p.plan.mesh.members();  // else the others are like these, or have less
   for (const int rank : ranks) {
     const planner::RankBytes one = planner::rank_bytes(*p.task.model, p.plan, p.rules, rank, master_bytes);

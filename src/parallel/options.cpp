@@ -192,4 +192,19 @@ base::Schema<ContextOptions> context_schema() {
             kStateDtypeNames}}};
 }
 
+base::Schema<ExpertOptions> expert_schema() {
+  using O = ExpertOptions;
+  return {"expert",
+          "How ranks along ep share the experts of a model.",
+          {{"placement", &O::placement, "ep: each expert lies on one rank along ep, as evenly as possible, and tokens travel to it.",
+            kExpertPlacementNames},
+           {"dispatch", &O::dispatch,
+            "The way of tokens to their experts: from rank to rank (flat), first inside a machine and then between machines "
+            "(hierarchical), or whichever the links make faster, decided for each message alike on all ranks (auto).",
+            kExpertDispatchNames},
+           {"node_ranks", &O::node_ranks,
+            "So many neighbouring ranks along ep share a machine, for the hierarchical way; 0 or 1: there are no machines to go by.",
+            base::at_least(0)}}};
+}
+
 }  // namespace cairn::parallel

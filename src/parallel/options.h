@@ -88,4 +88,12 @@ struct ContextOptions {
 };
 base::Schema<ContextOptions> context_schema();
 
+// expert.*: how ranks along ep share the experts of a model.
+struct ExpertOptions {
+  ExpertPlacement placement = ExpertPlacement::ep;
+  ExpertDispatch dispatch = ExpertDispatch::automatic;
+  int64_t node_ranks = 0;
+};
+base::Schema<ExpertOptions> expert_schema();
+
 }  // namespace cairn::parallel

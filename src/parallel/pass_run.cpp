@@ -7,7 +7,7 @@
 namespace cairn::parallel {
 
 PassRun::PassRun(const Pass& pass) : pass_(pass) {
-  if (pass.batch.samples() > 0) {
+  if (runs_blocks(pass)) {
     run_ = std::make_unique<StageRun>(pass, BlockRange{0, pass.model.blocks().size()}, /*releases=*/true);
   } else {
     for (const auto& block : pass.model.blocks()) named_.push_back(model::named_parameters(block->card()));

@@ -32,7 +32,8 @@ TrainingPasses training_passes(Engine& engine, const mesh::Batch& batch, int64_t
                          ? data::even_micro_batches(batch.samples(), engine.micro_batching.count)
                          : data::micro_batches(batch.samples(), engine.micro_batching.samples, max_local_samples);
   TrainingPasses all;
-  all.with_samples = std::count_if(parts.begin(), parts.end(), [](const data::BatchRange& part) { return part.count > 0; });
+  const bool runs_all = engine.options.experts != nullptr;  // rows of other ranks reach this one's experts in every pass
+  all.with_samples = std::count_if(parts.begin(), parts.end(), [&](const data::BatchRange& part) { return runs_all || part.count > 0; });
   for (const data::BatchRange& part : parts) all.batches.push_back(mesh::slice(batch, part.first, part.first + part.count));
   all.max_passes = static_cast<int64_t>(all.batches.size());
   add_passes(engine, all, weight, step);

@@ -6,6 +6,7 @@
 #include "base/random.h"
 #include "mesh/axes.h"
 #include "model/decoder/fp8_linear.h"
+#include "model/experts/exchange.h"
 #include "model/frozen_prefix.h"
 #include "model/model.h"
 #include "model/objective.h"
@@ -74,6 +75,7 @@ struct Engine {
   parallel::ContextRule context = {};           // how sequences are sharded along cp
   model::PassOptions options = {};              // the options of all passes, which borrow them
   std::unique_ptr<model::Fp8LinearLayers> fp8;  // owns what options.fp8 points to; null: no layer is in fp8
+  std::unique_ptr<model::ExpertExchange> experts;  // owns what options.experts points to; null: every rank has all experts
   std::unique_ptr<model::FrozenPrefix> frozen;  // train.cache_frozen_bytes; null: every pass runs all blocks
   std::function<void()> before_update;          // called on all ranks when gradients are final, before the update; may be empty
   std::function<void()> after_update;           // called on all ranks when the optimizer has changed parameters; may be empty

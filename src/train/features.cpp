@@ -18,6 +18,7 @@ constexpr Conflict kConflicts[] = {
     {Feature::frozen_cache, Feature::tp, "ranks along mesh.tp sum in every layer: leave it out, or use mesh.dp"},
     {Feature::frozen_cache, Feature::cp, "a rank has parts of sequences: leave it out, or use mesh.dp"},
     {Feature::frozen_cache, Feature::pp, "the leading layers lie on other ranks: leave it out, or use mesh.dp"},
+    {Feature::frozen_cache, Feature::ep, "ranks along mesh.ep exchange tokens in every layer: leave it out, or use mesh.dp"},
     {Feature::frozen_cache, Feature::zero3, "ranks gather the weights of every layer together: leave it out, or use memory.zero = 2"},
     {Feature::frozen_cache, Feature::stream, "layers go through a sequence in slices: leave it out, or use recompute.mode = full"},
     {Feature::frozen_cache, Feature::stage_recompute, "the whole stage is recomputed: leave it out, or use recompute.mode = full"},

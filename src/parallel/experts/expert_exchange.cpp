@@ -7,9 +7,12 @@
 #include <variant>
 #include <vector>
 
+#include <ATen/ops/index_select.h>
+
 #include "base/check.h"
 #include "comm/group.h"
 #include "kernels/aten.h"
+#include "mesh/row_exchange.h"
 #include "model/call.h"
 #include "model/saved.h"
 #include "parallel/experts/row_plan.h"
@@ -23,6 +26,18 @@ at::Tensor index_of(const std::vector<int64_t>& order, const at::Device& device)
   const at::Tensor index = at::empty({static_cast<int64_t>(order.size())}, at::kLong);
   std::copy(order.begin(), order.end(), index.mutable_data_ptr<int64_t>());
   return index.to(device);
+}
+
+mesh::RowPath path_of(ExpertDispatch dispatch) {
+  switch (dispatch) {
+    case ExpertDispatch::flat:
+      return mesh::RowPath::flat;
+    case ExpertDispatch::hierarchical:
+      return mesh::RowPath::by_node;
+    case ExpertDispatch::automatic:
+      break;
+  }
+  return mesh::RowPath::by_links;
 }
 
 class AllToAllRoute final : public model::ExpertRoute {
@@ -92,7 +107,8 @@ class AllToAllRoute final : public model::ExpertRoute {
     if (p.by_expert.empty()) return {.rows = arrived, .ready = work};
     const at::Tensor sorted = at::empty_like(arrived);
     return {.rows = sorted, .ready = work.then([sorted, arrived, order = p.by_expert] {
-              at::index_select_out(const_cast<at::Tensor&>(sorted), arrived, 0, index_of(order, arrived.device()));
+              at::Tensor into = sorted;
+              at::index_select_out(into, arrived, 0, index_of(order, arrived.device()));
             })};
   }
 
@@ -135,7 +151,8 @@ class AllToAllRoute final : public model::ExpertRoute {
 
 class ExpertParallel final : public model::ExpertExchange {
  public:
-  ExpertParallel(comm::Group& group, int node_ranks, mesh::RowPath path) : group_(group), exchange_(group, node_ranks, path) {}
+  ExpertParallel(comm::Group& group, const ExpertOptions& options)
+      : group_(group), exchange_(group, static_cast<int>(options.node_ranks), path_of(options.dispatch)) {}
 
   std::unique_ptr<model::ExpertRoute> begin(const model::ExpertRequest& request, const model::Call& call) const override {
     const mesh::Ragged* experts = placed(request, call);
@@ -165,8 +182,8 @@ class ExpertParallel final : public model::ExpertExchange {
 
 }  // namespace
 
-std::unique_ptr<model::ExpertExchange> make_expert_exchange(comm::Group& group, int node_ranks, mesh::RowPath path) {
-  return std::make_unique<ExpertParallel>(group, node_ranks, path);
+std::unique_ptr<model::ExpertExchange> make_expert_exchange(comm::Group& group, const ExpertOptions& options) {
+  return std::make_unique<ExpertParallel>(group, options);
 }
 
 }  // namespace cairn::parallel

@@ -6,8 +6,8 @@
 #pragma once
 #include <memory>
 
-#include "mesh/row_exchange.h"
 #include "model/experts/exchange.h"
+#include "parallel/options.h"
 
 namespace cairn::comm {
 class Group;
@@ -16,7 +16,7 @@ class Group;
 namespace cairn::parallel {
 
 // The dispatch to experts over the ranks along ep. `group` is borrowed, and for nothing else: operations of a group complete in the order
-// of their start. `node_ranks`, `path`: see mesh::RowExchange. A call without an axis ep runs on one rank that holds all experts.
-std::unique_ptr<model::ExpertExchange> make_expert_exchange(comm::Group& group, int node_ranks, mesh::RowPath path);
+// of their start. A call without an axis ep runs on one rank that holds all experts.
+std::unique_ptr<model::ExpertExchange> make_expert_exchange(comm::Group& group, const ExpertOptions& options);
 
 }  // namespace cairn::parallel

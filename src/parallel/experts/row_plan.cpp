@@ -27,7 +27,8 @@ RowPlan plan_rows(const std::vector<int64_t>& announced, int ranks, int me, cons
   const size_t n = experts.owners.size(), line = n + 1;
   CAIRN_CHECK(announced.size() == line * static_cast<size_t>(ranks), "{} counts of {} ranks and {} experts", announced.size(), ranks, n);
   const auto rows = [&](int rank, size_t expert) { return announced[static_cast<size_t>(rank) * line + 1 + expert]; };
-  RowPlan plan{.counts = {ranks, std::vector<int64_t>(static_cast<size_t>(ranks) * static_cast<size_t>(ranks), 0)}};
+  RowPlan plan;
+  plan.counts = {ranks, std::vector<int64_t>(static_cast<size_t>(ranks) * static_cast<size_t>(ranks), 0)};
   std::vector<int64_t> totals;
   for (int rank = 0; rank < ranks; ++rank) {
     totals.push_back(announced[static_cast<size_t>(rank) * line]);

@@ -240,7 +240,7 @@ struct Pipeline::Run {
     return m;
   }
   const Pass& pass(const base::TurnBuffers& turn) const { return passes[static_cast<size_t>(turn.tag())]; }
-  bool empty(const base::TurnBuffers& turn) const { return pass(turn).batch.samples() == 0; }  // on all ranks of all pipelines
+  bool empty(const base::TurnBuffers& turn) const { return !runs_blocks(pass(turn)); }  // on all ranks of all pipelines
 
   // The values that an actor reads, by input.
   std::vector<at::Tensor> receive_inputs(const PipelineActors::Part& part, base::TurnBuffers& turn) {

@@ -12,6 +12,7 @@
 #include "model/formed_weights.h"
 #include "model/model.h"
 #include "parallel/dtensor_block.h"
+#include "parallel/experts/expert_exchange.h"
 #include "parallel/layout/linear_context.h"
 #include "parallel/layout/measure_links.h"
 #include "parallel/layout/settle_context.h"
@@ -143,6 +144,9 @@ void place_parameters(Job& job, comm::World& world, const std::vector<bool>& tra
   engine.options.head_slice = parallel::head_slice_tokens(s.layout.recompute);
   engine.options.skip_unneeded_logits = skips_logits(job);
   engine.options.offload_inputs = s.layout.recompute.inputs == parallel::RecomputeInputs::host;
+  if (parallel::places_experts(plan))
+    engine.experts = parallel::make_expert_exchange(world.group(plan.mesh.peers(world.rank(), "ep"), "experts"), s.layout.expert);
+  engine.options.experts = engine.experts.get();
   engine.fp8 = fp8_linear_layers(s, *engine.model, plan);
   engine.options.fp8 = engine.fp8.get();
   if (engine.fp8 && on_gpu && !kernels::has_fp8(job.config.device))

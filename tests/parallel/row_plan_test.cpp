@@ -23,7 +23,12 @@ struct Dispatch {
 
 Dispatch random_dispatch(std::mt19937& random, int ranks, int experts) {
   Dispatch d{.ranks = ranks, .experts = {}, .announced = {}};
-  for (int e = 0; e < experts; ++e) d.experts.owners.push_back({static_cast<int>(random() % static_cast<unsigned>(ranks))});
+  for (int e = 0; e < experts; ++e) {
+    std::vector<int>& owners = d.experts.owners.emplace_back();
+    for (int rank = 0; rank < ranks; ++rank) owners.push_back(rank);
+    std::shuffle(owners.begin(), owners.end(), random);
+    owners.resize(random() % 2 == 0 ? 1 : 1 + random() % static_cast<unsigned>(ranks));
+  }
   for (int rank = 0; rank < ranks; ++rank) {
     std::vector<int64_t> counts;
     int64_t sum = 0;
@@ -49,10 +54,12 @@ TEST(RowPlan, BringsEveryRowToItsExpertInTheOrderOfTheSenders) {
   for (int round = 0; round < 200; ++round) {
     const int ranks = 1 + static_cast<int>(random() % 5), experts = 1 + static_cast<int>(random() % 7);
     const Dispatch d = random_dispatch(random, ranks, experts);
+    NodeOf nodes;
+    for (int rank = 0; rank < ranks; ++rank) nodes.push_back(rank / 2);
     std::vector<RowPlan> plans;
     std::vector<std::vector<Row>> leaving, arriving(static_cast<size_t>(ranks));
     for (int rank = 0; rank < ranks; ++rank) {
-      plans.push_back(plan_rows(d.announced, ranks, rank, d.experts));
+      plans.push_back(plan_rows(d.announced, ranks, rank, d.experts, nodes));
       std::vector<Row> own;
       for (int e = 0; e < experts; ++e)
         for (int64_t i = 0; i < d.rows(rank, static_cast<size_t>(e)); ++i) own.emplace_back(e, rank, i);
@@ -71,10 +78,12 @@ TEST(RowPlan, BringsEveryRowToItsExpertInTheOrderOfTheSenders) {
       std::vector<Row> expected;
       std::vector<int64_t> local;
       for (int e = 0; e < experts; ++e) {
-        if (d.experts.owners[static_cast<size_t>(e)].front() != rank) continue;
+        const std::vector<int>& holders = d.experts.owners[static_cast<size_t>(e)];
+        if (std::find(holders.begin(), holders.end(), rank) == holders.end()) continue;
         local.push_back(0);
         for (int from = 0; from < ranks; ++from)
           for (int64_t i = 0; i < d.rows(from, static_cast<size_t>(e)); ++i) {
+            if (target_of_row(targets_of(d.experts, e, from, nodes), from, i) != rank) continue;
             expected.emplace_back(e, from, i);
             ++local.back();
           }
@@ -89,7 +98,7 @@ TEST(RowPlan, BringsEveryRowToItsExpertInTheOrderOfTheSenders) {
 
 TEST(RowPlan, LeavesRowsInPlaceWhereTheyLieRight) {
   const mesh::Ragged experts = mesh::even_ragged(0, 2, 2);
-  const RowPlan plan = plan_rows({5, 2, 3, 4, 1, 3}, 2, 1, experts);
+  const RowPlan plan = plan_rows({5, 2, 3, 4, 1, 3}, 2, 1, experts, {0, 0});
   EXPECT_TRUE(plan.pack.empty());
   EXPECT_TRUE(plan.by_expert.empty());
   EXPECT_EQ(plan.counts.received_by(1), (std::vector<int64_t>{3, 3}));
@@ -97,7 +106,7 @@ TEST(RowPlan, LeavesRowsInPlaceWhereTheyLieRight) {
 
 std::string refusal(const std::vector<int64_t>& announced) {
   try {
-    plan_rows(announced, 2, 0, mesh::even_ragged(0, 2, 2));
+    plan_rows(announced, 2, 0, mesh::even_ragged(0, 2, 2), {0, 0});
   } catch (const Error& error) {
     return error.what();
   }

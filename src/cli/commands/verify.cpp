@@ -93,6 +93,9 @@ int compare(const VerifyArguments& a) {
   for (size_t i = 0; i < one.steps.size(); ++i)
     terminal.line(fmt::format("step {}  loss {:.7f} and {:.7f}  gradient norm {:.7f} and {:.7f}", i + 1, one.steps[i].loss,
                               other.steps[i].loss, one.steps[i].gradient_norm, other.steps[i].gradient_norm));
+  for (size_t i = 0; i < one.steps.size(); ++i)
+    if (const std::string apart = train::routing_difference(one.steps[i].routing, other.steps[i].routing); !apart.empty())
+      terminal.line(fmt::format("step {}  {}", i + 1, apart));
   const train::Difference found = train::first_difference(one, other, a.tolerance);
   if (found.step == 0) {
     terminal.line(
@@ -203,12 +206,14 @@ std::string words(const Layout& layout) {
 }
 
 // Bytes of state per rank if everything that can be sharded were sharded evenly.
-double ideal_state(const Layout& layout, double elements) {
+double ideal_state(const Layout& layout, double elements, double of_experts) {
   const mesh::Mesh mesh = mesh::parse_mesh(layout.mesh);
   double zero = mesh.extent("shard") > 1 ? 3 : 0;
   for (const std::string& set : layout.sets)
     if (set.starts_with("memory.zero=")) zero = set.back() - '0';
-  const double own = elements / (mesh.extent("tp") * mesh.extent("pp"));
+  const bool experts = of_experts > 0 && mesh.extent("ep") > 1;  // whole along tp
+  const double dense = experts ? elements - of_experts : elements;
+  const double own = (dense / mesh.extent("tp") + (experts ? of_experts / mesh.extent("ep") : 0)) / mesh.extent("pp");
   const double keepers = (mesh.extent("shard") > 1 ? mesh.extent("shard") : mesh.extent("dp")) * mesh.extent("cp");
   return 4 * own / (zero >= 3 ? keepers : 1) + 4 * own / (zero >= 2 && mesh.extent("pp") == 1 ? keepers : 1) +
          8 * own / (zero >= 1 ? keepers : 1);
@@ -239,7 +244,7 @@ int print_table(const VerifyArguments& given) {
       }
       int64_t state = 0;
       for (const train::RankMemory& rank : many.memory) state = std::max(state, rank.state());
-      const double ideal = ideal_state(layout, static_cast<double>(many.elements));
+      const double ideal = ideal_state(layout, static_cast<double>(many.elements), static_cast<double>(many.expert_elements));
       const auto sent = [&](comm::Purpose purpose) {
         return base::human_bytes(many.sent[static_cast<size_t>(purpose)] / static_cast<int64_t>(many.memory.size()) / options.steps);
       };

@@ -40,11 +40,25 @@ mesh::RowPath path_of(ExpertDispatch dispatch) {
   return mesh::RowPath::by_links;
 }
 
+NodeOf nodes_of(const comm::Group& group, const ExpertOptions& options) {
+  NodeOf nodes;
+  for (int rank = 0; rank < group.size(); ++rank)
+    nodes.push_back(options.node_ranks > 0 ? rank / static_cast<int>(options.node_ranks) : 0);
+  return nodes;
+}
+
+// What all routes of a run share.
+struct RouteParts {
+  comm::Group& group;
+  mesh::RowExchange exchange;
+  NodeOf nodes;  // of each rank of the group
+};
+
 class AllToAllRoute final : public model::ExpertRoute {
  public:
   // Starts the exchange of counts.
-  AllToAllRoute(const mesh::RowExchange& exchange, comm::Group& group, const model::ExpertRequest& request, mesh::Ragged experts)
-      : exchange_(exchange), group_(group), block_(request.block), experts_(std::move(experts)) {
+  AllToAllRoute(const RouteParts& parts, const model::ExpertRequest& request, mesh::Ragged experts)
+      : parts_(parts), group_(parts.group), block_(request.block), experts_(std::move(experts)) {
     const std::vector<int64_t>& own = request.groups.host();
     CAIRN_CHECK(own.size() == experts_.owners.size(), "{}: counts for {} experts, and there are {}", block_, own.size(),
                 experts_.owners.size());
@@ -56,9 +70,8 @@ class AllToAllRoute final : public model::ExpertRoute {
     counted_ = group_.all_gather(announced_, mine, {comm::Purpose::control, block_});
   }
   // With the counts of a route that was saved.
-  AllToAllRoute(const mesh::RowExchange& exchange, comm::Group& group, const model::ExpertRequest& request, mesh::Ragged experts,
-                at::Tensor announced)
-      : exchange_(exchange), group_(group), block_(request.block), experts_(std::move(experts)), announced_(std::move(announced)) {}
+  AllToAllRoute(const RouteParts& parts, const model::ExpertRequest& request, mesh::Ragged experts, at::Tensor announced)
+      : parts_(parts), group_(parts.group), block_(request.block), experts_(std::move(experts)), announced_(std::move(announced)) {}
 
   const kernels::RowGroups& local_groups() override {
     plan();
@@ -82,7 +95,7 @@ class AllToAllRoute final : public model::ExpertRoute {
     counted_.wait_host();
     const auto* numbers = announced_.const_data_ptr<int64_t>();
     try {
-      plan_ = plan_rows({numbers, numbers + announced_.numel()}, group_.size(), group_.rank(), experts_);
+      plan_ = plan_rows({numbers, numbers + announced_.numel()}, group_.size(), group_.rank(), experts_, parts_.nodes);
     } catch (const Error& error) {
       throw Error(error.kind(), fmt::format("{}: {}", block_, error.what()));
     }
@@ -95,7 +108,7 @@ class AllToAllRoute final : public model::ExpertRoute {
   }
 
   comm::Work start(const at::Tensor& out, const at::Tensor& in, const comm::CountMatrix& counts) const {
-    return exchange_.start(out, in, counts, {comm::Purpose::activation, block_});
+    return parts_.exchange.start(out, in, counts, {comm::Purpose::activation, block_});
   }
 
   model::ExpertRows to_experts(const at::Tensor& rows) {
@@ -139,7 +152,7 @@ class AllToAllRoute final : public model::ExpertRoute {
     return other;
   }
 
-  const mesh::RowExchange& exchange_;
+  const RouteParts& parts_;
   comm::Group& group_;
   const std::string block_;
   const mesh::Ragged experts_;
@@ -152,19 +165,19 @@ class AllToAllRoute final : public model::ExpertRoute {
 class ExpertParallel final : public model::ExpertExchange {
  public:
   ExpertParallel(comm::Group& group, const ExpertOptions& options)
-      : group_(group), exchange_(group, static_cast<int>(options.node_ranks), path_of(options.dispatch)) {}
+      : parts_{group, mesh::RowExchange(group, static_cast<int>(options.node_ranks), path_of(options.dispatch)), nodes_of(group, options)} {}
 
   std::unique_ptr<model::ExpertRoute> begin(const model::ExpertRequest& request, const model::Call& call) const override {
     const mesh::Ragged* experts = placed(request, call);
     if (!experts) return model::local_experts().begin(request, call);
-    return std::make_unique<AllToAllRoute>(exchange_, group_, request, *experts);
+    return std::make_unique<AllToAllRoute>(parts_, request, *experts);
   }
 
   std::unique_ptr<model::ExpertRoute> resume(const model::ExpertRequest& request, model::Saved& saved,
                                              const model::Call& call) const override {
     const mesh::Ragged* experts = placed(request, call);
     if (!experts) return model::local_experts().resume(request, saved, call);
-    return std::make_unique<AllToAllRoute>(exchange_, group_, request, *experts, saved.get(kSavedCounts));
+    return std::make_unique<AllToAllRoute>(parts_, request, *experts, saved.get(kSavedCounts));
   }
 
  private:
@@ -176,8 +189,7 @@ class ExpertParallel final : public model::ExpertExchange {
     return nullptr;
   }
 
-  comm::Group& group_;
-  const mesh::RowExchange exchange_;
+  const RouteParts parts_;
 };
 
 }  // namespace

@@ -93,6 +93,9 @@ struct ExpertOptions {
   ExpertPlacement placement = ExpertPlacement::ep;
   ExpertDispatch dispatch = ExpertDispatch::automatic;
   int64_t node_ranks = 0;
+  int64_t window = 5;
+  int64_t memory_slots = 2;
+  int64_t overlap_degree = 0;
 };
 base::Schema<ExpertOptions> expert_schema();
 

@@ -26,9 +26,11 @@ inline constexpr base::EnumName<model::StateDtype> kStateDtypeNames[] = {{model:
                                                                          {model::StateDtype::bf16, "bf16"}};
 
 // expert.placement: which ranks hold an expert's weights.
-//   ep  one rank along ep, the same one in every step
-enum class ExpertPlacement { ep };
-inline constexpr base::EnumName<ExpertPlacement> kExpertPlacementNames[] = {{ExpertPlacement::ep, "ep"}};
+//   ep     one rank along ep, the same one in every step
+//   fssdp  that rank, and copies of busy experts on others for one step (experts/copied_experts.h)
+enum class ExpertPlacement { ep, fssdp };
+inline constexpr base::EnumName<ExpertPlacement> kExpertPlacementNames[] = {{ExpertPlacement::ep, "ep"},
+                                                                            {ExpertPlacement::fssdp, "fssdp"}};
 
 // expert.dispatch: the way of tokens to their experts.
 //   automatic     whichever the links make faster

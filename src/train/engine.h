@@ -12,6 +12,7 @@
 #include "model/objective.h"
 #include "model/pass_options.h"
 #include "optim/optimizer.h"
+#include "parallel/experts/copied_experts.h"
 #include "parallel/pass.h"
 #include "parallel/pipeline/pipeline.h"
 #include "parallel/state/parameter_store.h"
@@ -76,6 +77,7 @@ struct Engine {
   model::PassOptions options = {};              // the options of all passes, which borrow them
   std::unique_ptr<model::Fp8LinearLayers> fp8;  // owns what options.fp8 points to; null: no layer is in fp8
   std::unique_ptr<model::ExpertExchange> experts;  // owns what options.experts points to; null: every rank has all experts
+  std::unique_ptr<parallel::CopiedExperts> copies;  // expert.placement = fssdp: experts that are copied for a step; null: none is
   std::unique_ptr<model::FrozenPrefix> frozen;  // train.cache_frozen_bytes; null: every pass runs all blocks
   std::function<void()> before_update;          // called on all ranks when gradients are final, before the update; may be empty
   std::function<void()> after_update;           // called on all ranks when the optimizer has changed parameters; may be empty
@@ -88,5 +90,7 @@ struct Engine {
 parallel::Pass pass_over(Engine& engine, const mesh::Batch& batch);
 // Along other groups than the engine's, which the pass borrows.
 parallel::Pass pass_over(Engine& engine, const mesh::Batch& batch, const mesh::Axes& axes);
+// At other weights than the engine's, which the pass borrows too.
+parallel::Pass pass_over(Engine& engine, const mesh::Batch& batch, const mesh::Axes& axes, const model::Weights& at);
 
 }  // namespace cairn::train

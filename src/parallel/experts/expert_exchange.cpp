@@ -40,13 +40,6 @@ mesh::RowPath path_of(ExpertDispatch dispatch) {
   return mesh::RowPath::by_links;
 }
 
-NodeOf nodes_of(const comm::Group& group, const ExpertOptions& options) {
-  NodeOf nodes;
-  for (int rank = 0; rank < group.size(); ++rank)
-    nodes.push_back(options.node_ranks > 0 ? rank / static_cast<int>(options.node_ranks) : 0);
-  return nodes;
-}
-
 // What all routes of a run share.
 struct RouteParts {
   comm::Group& group;
@@ -164,12 +157,14 @@ class AllToAllRoute final : public model::ExpertRoute {
 
 class ExpertParallel final : public model::ExpertExchange {
  public:
-  ExpertParallel(comm::Group& group, const ExpertOptions& options)
-      : parts_{group, mesh::RowExchange(group, static_cast<int>(options.node_ranks), path_of(options.dispatch)), nodes_of(group, options)} {}
+  ExpertParallel(comm::Group& group, const ExpertOptions& options, CountRows count)
+      : parts_{group, mesh::RowExchange(group, static_cast<int>(options.node_ranks), path_of(options.dispatch)), nodes_along(group, options)},
+        count_(std::move(count)) {}
 
   std::unique_ptr<model::ExpertRoute> begin(const model::ExpertRequest& request, const model::Call& call) const override {
     const mesh::Ragged* experts = placed(request, call);
     if (!experts) return model::local_experts().begin(request, call);
+    if (count_ && call.into) count_(request.block, request.groups.host());  // recomputation has no sink
     return std::make_unique<AllToAllRoute>(parts_, request, *experts);
   }
 
@@ -190,12 +185,20 @@ class ExpertParallel final : public model::ExpertExchange {
   }
 
   const RouteParts parts_;
+  const CountRows count_;
 };
 
 }  // namespace
 
-std::unique_ptr<model::ExpertExchange> make_expert_exchange(comm::Group& group, const ExpertOptions& options) {
-  return std::make_unique<ExpertParallel>(group, options);
+std::unique_ptr<model::ExpertExchange> make_expert_exchange(comm::Group& group, const ExpertOptions& options, CountRows count) {
+  return std::make_unique<ExpertParallel>(group, options, std::move(count));
+}
+
+NodeOf nodes_along(const comm::Group& group, const ExpertOptions& options) {
+  NodeOf nodes;
+  for (int rank = 0; rank < group.size(); ++rank)
+    nodes.push_back(options.node_ranks > 0 ? rank / static_cast<int>(options.node_ranks) : 0);
+  return nodes;
 }
 
 }  // namespace cairn::parallel

@@ -41,6 +41,11 @@ void ChunkedGradients::outer_fp8(ParamId id, const kernels::Fp8Matrix& in, const
   add_product(sum_of(id), in, dout, dout.columns.size(0), in.columns.size(0), in.columns.options());
 }
 
+void ChunkedGradients::outer_grouped(ParamId id, const at::Tensor& in, const at::Tensor& dout, const kernels::RowGroups& groups) {
+  if (into_.accumulates_in_fp32(id)) return into_.outer_grouped(id, in, dout, groups);
+  Gradients::outer_grouped(id, in, dout, groups);
+}
+
 void ChunkedGradients::add(ParamId id, const at::Tensor& gradient) {
   if (into_.accumulates_in_fp32(id)) return into_.add(id, gradient);
   at::Tensor& sum = sum_of(id);

@@ -16,6 +16,7 @@ class ChunkedGradients final : public Gradients {
 
   void outer(ParamId id, const at::Tensor& in, const at::Tensor& dout) override;
   void outer_fp8(ParamId id, const kernels::Fp8Matrix& in, const kernels::Fp8Matrix& dout) override;
+  void outer_grouped(ParamId id, const at::Tensor& in, const at::Tensor& dout, const kernels::RowGroups& groups) override;
   void add(ParamId id, const at::Tensor& gradient) override;
   void add_rows(ParamId id, const at::Tensor& rows, const at::Tensor& values) override;
   void expect_more(ParamId id, int64_t contributions) override;

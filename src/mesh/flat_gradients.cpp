@@ -7,6 +7,7 @@
 #include "kernels/embedding.h"
 #include "kernels/fp8.h"
 #include "kernels/gemm.h"
+#include "kernels/grouped_gemm.h"
 
 namespace cairn::mesh {
 
@@ -73,6 +74,12 @@ void FlatGradients::outer_fp8(ParamId id, const kernels::Fp8Matrix& in, const ke
   at::Tensor gradient = layout_.view(flat_, id);
   const bool accumulate = !fresh(id);
   kernels::linear_backward_weight(gradient, dout, in, accumulate);
+  contributed(id);
+}
+
+void FlatGradients::outer_grouped(ParamId id, const at::Tensor& in, const at::Tensor& dout, const kernels::RowGroups& groups) {
+  const at::Tensor gradient = layout_.view(flat_, id);
+  kernels::grouped_linear_backward_weight(gradient, dout, in, groups, /*accumulate=*/!fresh(id));
   contributed(id);
 }
 

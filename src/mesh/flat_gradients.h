@@ -29,6 +29,7 @@ class FlatGradients final : public Gradients {
 
   void outer(ParamId id, const at::Tensor& in, const at::Tensor& dout) override;
   void outer_fp8(ParamId id, const kernels::Fp8Matrix& in, const kernels::Fp8Matrix& dout) override;
+  void outer_grouped(ParamId id, const at::Tensor& in, const at::Tensor& dout, const kernels::RowGroups& groups) override;
   void add(ParamId id, const at::Tensor& gradient) override;
   void add_rows(ParamId id, const at::Tensor& rows, const at::Tensor& values) override;
   bool accumulates_in_fp32(ParamId) const override { return !kernels::is_half_precision(flat_); }

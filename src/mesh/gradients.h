@@ -6,8 +6,9 @@ class Tensor;
 }
 
 namespace cairn::kernels {
+class RowGroups;
 struct Fp8Matrix;
-}
+}  // namespace cairn::kernels
 
 namespace cairn::mesh {
 
@@ -29,6 +30,10 @@ class Gradients {
   virtual void outer(ParamId id, const at::Tensor& in /*[rows, in]*/, const at::Tensor& dout /*[rows, out]*/) = 0;
   // The same from fp8 matrices, of which it reads the columns. By default it converts to bf16 and calls outer.
   virtual void outer_fp8(ParamId id, const kernels::Fp8Matrix& in, const kernels::Fp8Matrix& dout);
+  // The weight gradients of a grouped product, one contribution to stacked weights [groups, out, in]: group g receives dout_g^T in_g of its
+  // own rows. By default it computes them in fp32 and calls add.
+  virtual void outer_grouped(ParamId id, const at::Tensor& in /*[rows, in]*/, const at::Tensor& dout /*[rows, out]*/,
+                             const kernels::RowGroups& groups);
   // A gradient of the parameter's shape.
   virtual void add(ParamId id, const at::Tensor& gradient) = 0;
   // A gradient that is the sum of its rows, one for each row of the pass: of a bias. By default it sums in fp32 and calls add.

@@ -32,6 +32,9 @@ class TrainableGradients final : public Gradients {
       into_.outer_fp8(to, in, {.columns = dout.columns.narrow(0, begin, rows), .factor = dout.factor});
     });
   }
+  void outer_grouped(ParamId id, const at::Tensor& in, const at::Tensor& dout, const kernels::RowGroups& groups) override {
+    pass_on(id, [&](ParamId to) { into_.outer_grouped(to, in, dout, groups); });
+  }
   void add(ParamId id, const at::Tensor& gradient) override {
     if (id.count == 1 || all_of(id)) return pass_on(id, [&](ParamId to) { into_.add(to, gradient); });
     parts(id, [&](ParamId to, int64_t begin, int64_t rows) { into_.add(to, gradient.narrow(0, begin, rows)); });

@@ -4,6 +4,7 @@
 
 namespace cairn::model {
 
+class ExpertExchange;
 class Fp8LinearLayers;
 struct Subnet;
 
@@ -39,6 +40,8 @@ struct PassOptions {
   int64_t module = kModulesByPass;       // adapters in modules (decoder/adapter_matrix.h): which one computes
   const Subnet* subnet = nullptr;        // supernets: the part of the model that passes compute; null: all of it. Borrowed.
   const Fp8LinearLayers* fp8 = nullptr;  // which linear layers multiply in fp8 in passes with gradients; null: none. Borrowed.
+
+  const ExpertExchange* experts = nullptr;  // how rows reach the experts of other ranks (experts/exchange.h); null: all are here. Borrowed.
 
   // Read by the executor of a pass.
   bool draws_by_token = false;       // blocks draw random numbers by sample and position (dropout)

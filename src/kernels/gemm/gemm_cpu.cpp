@@ -2,38 +2,18 @@
 // they are; at::mm copies or picks a slower path (64-67 against 73-74 GFLOP/s on two Neoverse-N1 cores).
 #include "kernels/gemm.h"
 
-#include <dlfcn.h>
-#include <limits>
 #if defined(__aarch64__)
 #include <sys/auxv.h>
 #endif
 
 #include "base/check.h"
 #include "kernels/aten.h"
-#include "kernels/cpu/tensor.h"
+#include "kernels/cpu/sgemm.h"
 #include "kernels/gemm/gemm_cuda.h"
 #include "kernels/low_precision.h"
 
 namespace cairn::kernels {
 namespace {
-
-// Fortran's sgemm: column-major c [m, n] = alpha a b + beta c, 32-bit sizes, everything by address.
-using Sgemm = void(const char* transpose_a, const char* transpose_b, const int* m, const int* n, const int* k, const float* alpha,
-                   const float* a, const int* lda, const float* b, const int* ldb, const float* beta, float* c, const int* ldc);
-
-// From MKL inside libtorch_cpu on x86-64, from OpenBLAS beside it on AArch64; null where libtorch exports none.
-Sgemm* find_sgemm() {
-  static Sgemm* const found = reinterpret_cast<Sgemm*>(dlsym(RTLD_DEFAULT, "sgemm_"));
-  return found;
-}
-
-bool fits(const at::Tensor& x) {
-  constexpr int64_t limit = std::numeric_limits<int>::max();
-  return is_cpu_float(x) && x.dim() == 2 && x.size(0) > 0 && x.size(1) > 0 && (x.size(1) == 1 || x.stride(1) == 1) &&
-         (x.size(0) == 1 || x.stride(0) >= x.size(1)) && x.size(0) < limit && x.size(1) < limit && x.stride(0) < limit;
-}
-
-int leading(const at::Tensor& x) { return static_cast<int>(x.size(0) == 1 ? x.size(1) : x.stride(0)); }
 
 void check(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w) {
   CAIRN_CHECK(y.dim() == 2 && x.dim() == 2 && w.dim() == 2 && y.size(0) == x.size(0) && x.size(1) == w.size(1) && y.size(1) == w.size(0),
@@ -76,10 +56,10 @@ void linear(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, const
     return;
   }
   Sgemm* sgemm = find_sgemm();
-  if (sgemm == nullptr || !fits(y) || !fits(x) || !fits(w)) return reference::linear(y, x, w, onto);
+  if (sgemm == nullptr || !fits_sgemm(y) || !fits_sgemm(x) || !fits_sgemm(w)) return reference::linear(y, x, w, onto);
   if (onto && !y.is_same(*onto)) y.copy_(*onto);
   const int rows = static_cast<int>(x.size(0)), in = static_cast<int>(x.size(1)), out = static_cast<int>(w.size(0));
-  const int ldw = leading(w), ldx = leading(x), ldy = leading(y);
+  const int ldw = leading_of(w), ldx = leading_of(x), ldy = leading_of(y);
   const float one = 1, keep = onto ? 1 : 0;
   sgemm("T", "N", &out, &rows, &in, &one, w.const_data_ptr<float>(), &ldw, x.const_data_ptr<float>(), &ldx, &keep,
         y.mutable_data_ptr<float>(), &ldy);
@@ -95,9 +75,9 @@ void linear_backward_input(const at::Tensor& dx, const at::Tensor& dy, const at:
     return;
   }
   Sgemm* sgemm = find_sgemm();
-  if (sgemm == nullptr || !fits(dx) || !fits(dy) || !fits(w)) return reference::linear_backward_input(dx, dy, w, accumulate);
+  if (sgemm == nullptr || !fits_sgemm(dx) || !fits_sgemm(dy) || !fits_sgemm(w)) return reference::linear_backward_input(dx, dy, w, accumulate);
   const int rows = static_cast<int>(dx.size(0)), in = static_cast<int>(dx.size(1)), out = static_cast<int>(w.size(0));
-  const int ldw = leading(w), ldx = leading(dx), ldy = leading(dy);
+  const int ldw = leading_of(w), ldx = leading_of(dx), ldy = leading_of(dy);
   const float one = 1, keep = accumulate ? 1 : 0;
   sgemm("N", "N", &in, &rows, &out, &one, w.const_data_ptr<float>(), &ldw, dy.const_data_ptr<float>(), &ldy, &keep,
         dx.mutable_data_ptr<float>(), &ldx);
@@ -113,9 +93,9 @@ void linear_backward_weight(const at::Tensor& dw, const at::Tensor& dy, const at
     return;
   }
   Sgemm* sgemm = find_sgemm();
-  if (sgemm == nullptr || !fits(dw) || !fits(dy) || !fits(x)) return reference::linear_backward_weight(dw, dy, x, accumulate);
+  if (sgemm == nullptr || !fits_sgemm(dw) || !fits_sgemm(dy) || !fits_sgemm(x)) return reference::linear_backward_weight(dw, dy, x, accumulate);
   const int rows = static_cast<int>(x.size(0)), in = static_cast<int>(x.size(1)), out = static_cast<int>(dw.size(0));
-  const int ldw = leading(dw), ldx = leading(x), ldy = leading(dy);
+  const int ldw = leading_of(dw), ldx = leading_of(x), ldy = leading_of(dy);
   const float one = 1, keep = accumulate ? 1 : 0;
   sgemm("N", "T", &in, &out, &rows, &one, x.const_data_ptr<float>(), &ldx, dy.const_data_ptr<float>(), &ldy, &keep,
         dw.mutable_data_ptr<float>(), &ldw);

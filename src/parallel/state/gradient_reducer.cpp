@@ -231,6 +231,9 @@ void GradientReducer::outer_fp8(mesh::ParamId id, const kernels::Fp8Matrix& in, 
   open(id).outer_fp8(local(id), in, dout);
 }
 void GradientReducer::outer(mesh::ParamId id, const at::Tensor& in, const at::Tensor& dout) { open(id).outer(local(id), in, dout); }
+void GradientReducer::outer_grouped(mesh::ParamId id, const at::Tensor& in, const at::Tensor& dout, const kernels::RowGroups& groups) {
+  open(id).outer_grouped(local(id), in, dout, groups);
+}
 void GradientReducer::add(mesh::ParamId id, const at::Tensor& gradient) { open(id).add(local(id), gradient); }
 void GradientReducer::add_rows(mesh::ParamId id, const at::Tensor& rows, const at::Tensor& values) {
   open(id).add_rows(local(id), rows, values);

@@ -85,6 +85,7 @@ class GradientReducer final : public mesh::Gradients {
 
   void outer(mesh::ParamId id, const at::Tensor& in, const at::Tensor& dout) override;
   void outer_fp8(mesh::ParamId id, const kernels::Fp8Matrix& in, const kernels::Fp8Matrix& dout) override;
+  void outer_grouped(mesh::ParamId id, const at::Tensor& in, const at::Tensor& dout, const kernels::RowGroups& groups) override;
   void add(mesh::ParamId id, const at::Tensor& gradient) override;
   void add_rows(mesh::ParamId id, const at::Tensor& rows, const at::Tensor& values) override;
   bool accumulates_in_fp32(mesh::ParamId) const override {

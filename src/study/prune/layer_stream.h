@@ -56,6 +56,9 @@ class PartGradients final : public mesh::Gradients {
  public:
   PartGradients(const ModelPart& part, mesh::Gradients& into);
   void outer(mesh::ParamId id, const at::Tensor& in, const at::Tensor& dout) override { into_.outer(place(id), in, dout); }
+  void outer_grouped(mesh::ParamId id, const at::Tensor& in, const at::Tensor& dout, const kernels::RowGroups& groups) override {
+    into_.outer_grouped(place(id), in, dout, groups);
+  }
   void add(mesh::ParamId id, const at::Tensor& gradient) override { into_.add(place(id), gradient); }
   void add_sum(mesh::ParamId id, const at::Tensor& rows) override { into_.add_sum(place(id), rows); }
   void add_rows(mesh::ParamId id, const at::Tensor& rows, const at::Tensor& values) override { into_.add_rows(place(id), rows, values); }

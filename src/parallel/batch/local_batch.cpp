@@ -6,6 +6,7 @@
 #include "kernels/aten.h"
 #include "model/model.h"
 #include "parallel/batch/context_batch.h"
+#include "parallel/batch/sequence_fields.h"
 
 namespace cairn::parallel {
 namespace {
@@ -27,6 +28,7 @@ at::Tensor document_before(const mesh::Batch& whole, const std::vector<mesh::Int
 }  // namespace
 
 LocalBatch::LocalBatch(const Pass& pass) : whole_(pass.batch) {
+  if (!pass.model.loss_terms().empty()) add_sequence_fields(whole_);
   comm::Group* cp = pass.axes.find("cp");
   const at::Tensor* tokens = tokens_of(whole_);
   const bool draws = (pass.into || pass.as_training) && pass.options.draws_by_token;

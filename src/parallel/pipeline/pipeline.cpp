@@ -271,7 +271,13 @@ struct Pipeline::Run {
     run.forward();
     for (size_t i = 0; i < part.writes.size(); ++i)
       turn.output(i) = leaving(at_turn(part.writes[i], turn), run.output(part.writes[i].edge.value), run);
-    if (part.stage == last_stage()) losses[static_cast<size_t>(turn.tag())] = run.evaluate_objective();
+    model::Losses& found = losses[static_cast<size_t>(turn.tag())];
+    if (part.stage == last_stage()) {
+      const at::Tensor terms = std::exchange(found, run.evaluate_objective()).measures;  // of other stages of this rank
+      if (terms.defined()) found.measures = found.measures + terms;
+    } else {
+      run.add_terms(found);
+    }
     run.drop_outputs();
     if (gradients) {
       turn.output(part.writes.size()) = std::move(stage);

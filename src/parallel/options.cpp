@@ -192,8 +192,8 @@ base::Schema<ContextOptions> context_schema() {
             kStateDtypeNames}}};
 }
 
-base::Schema<ExpertOptions> expert_schema() {
-  using O = ExpertOptions;
+base::Schema<ExpertLayoutOptions> expert_layout_schema() {
+  using O = ExpertLayoutOptions;
   return {"expert",
           "How ranks along ep share the experts of a model.",
           {{"placement", &O::placement,

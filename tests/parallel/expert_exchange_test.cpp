@@ -36,7 +36,7 @@ struct ExchangeCase {
   std::string name;
   mesh::Ragged experts;
   int ranks;
-  ExpertOptions options = {};
+  ExpertLayoutOptions options = {};
   bool one_has_none = false;  // a rank without rows
 };
 

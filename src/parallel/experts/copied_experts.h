@@ -44,7 +44,7 @@ class CopiedExperts {
     ParameterStore& store;  // the homes: what passes read without copies, and where gradients go
     comm::Group& counters;  // all ranks that step together, for the counts of tokens
     NodeOf nodes;           // by coordinate along ep
-    ExpertOptions options;
+    ExpertLayoutOptions options;
   };
   explicit CopiedExperts(Parts parts);
   ~CopiedExperts();

@@ -157,7 +157,7 @@ class AllToAllRoute final : public model::ExpertRoute {
 
 class ExpertParallel final : public model::ExpertExchange {
  public:
-  ExpertParallel(comm::Group& group, const ExpertOptions& options, CountRows count)
+  ExpertParallel(comm::Group& group, const ExpertLayoutOptions& options, CountRows count)
       : parts_{group, mesh::RowExchange(group, static_cast<int>(options.node_ranks), path_of(options.dispatch)), nodes_along(group, options)},
         count_(std::move(count)) {}
 
@@ -190,11 +190,11 @@ class ExpertParallel final : public model::ExpertExchange {
 
 }  // namespace
 
-std::unique_ptr<model::ExpertExchange> make_expert_exchange(comm::Group& group, const ExpertOptions& options, CountRows count) {
+std::unique_ptr<model::ExpertExchange> make_expert_exchange(comm::Group& group, const ExpertLayoutOptions& options, CountRows count) {
   return std::make_unique<ExpertParallel>(group, options, std::move(count));
 }
 
-NodeOf nodes_along(const comm::Group& group, const ExpertOptions& options) {
+NodeOf nodes_along(const comm::Group& group, const ExpertLayoutOptions& options) {
   NodeOf nodes;
   for (int rank = 0; rank < group.size(); ++rank)
     nodes.push_back(options.node_ranks > 0 ? rank / static_cast<int>(options.node_ranks) : 0);

@@ -23,9 +23,9 @@ namespace cairn::parallel {
 // of their start. A call without an axis ep runs on one rank that holds all experts.
 // `count`, if it is not empty, is told the rows of this rank for each expert of a block, once for each pass with gradients.
 using CountRows = std::function<void(std::string_view block, const std::vector<int64_t>& rows)>;
-std::unique_ptr<model::ExpertExchange> make_expert_exchange(comm::Group& group, const ExpertOptions& options, CountRows count = {});
+std::unique_ptr<model::ExpertExchange> make_expert_exchange(comm::Group& group, const ExpertLayoutOptions& options, CountRows count = {});
 
 // The machine of each rank of a group, by expert.node_ranks.
-NodeOf nodes_along(const comm::Group& group, const ExpertOptions& options);
+NodeOf nodes_along(const comm::Group& group, const ExpertLayoutOptions& options);
 
 }  // namespace cairn::parallel

@@ -106,7 +106,7 @@ void place_experts(Job& job, comm::World& world) {
   const parallel::Plan& plan = job.config.plan;
   if (!parallel::places_experts(plan)) return;
   Engine& engine = job.engine;
-  const parallel::ExpertOptions& options = job.config.settings.layout.expert;
+  const parallel::ExpertLayoutOptions& options = job.config.settings.layout.expert;
   comm::Group& group = world.group(plan.mesh.peers(world.rank(), "ep"), "experts");
   parallel::CountRows count;
   if (options.placement == parallel::ExpertPlacement::fssdp) {

@@ -49,6 +49,7 @@ void RoutingRecorder::saw(std::string_view block, const at::Tensor& keys, const 
   const at::Tensor best = std::get<0>(at::topk(scores.to(at::kDouble).cpu(), std::min(chosen + 1, experts), 1));
   const at::Tensor where = keys.cpu().contiguous(), who = std::get<0>(ids.cpu().sort(1)).contiguous();
   for (int64_t t = 0; t < ids.size(0); ++t) {
+    if (where.const_data_ptr<int64_t>()[t] < 0) continue;  // of a sample that nothing counts
     RoutedToken token;
     for (int64_t k = 0; k < chosen; ++k) token.experts.push_back(who.const_data_ptr<int64_t>()[t * chosen + k]);
     if (chosen < experts) token.margin = (best[t][chosen - 1] - best[t][chosen]).item<double>();

@@ -25,6 +25,7 @@
 #include "model/named_parameters.h"
 #include "parallel/activations/stream_parts.h"
 #include "parallel/layout/model_shard.h"
+#include "parallel/pass_run.h"
 #include "parallel/pipeline/actors.h"
 #include "parallel/schedule/check.h"
 #include "parallel/stage_run.h"
@@ -263,6 +264,8 @@ struct Pipeline::Run {
     const double from = now();
     auto stage = std::make_shared<StageInFlight>(StageInFlight{.pass = pass(turn), .run = nullptr});
     stage->pass.batch = messages.batch(part.stage, static_cast<int>(turn.tag()));
+    const bool ignored = stage->pass.batch.samples() == 0;
+    if (ignored) stage->pass.batch = ignored_sample(stage->pass.batch);
     for (const StageMessage& message : part.writes) stage->pass.outputs.push_back(message.edge.value);
     stage->run = std::make_unique<StageRun>(stage->pass, blocks_of_stage(owner.plan_, part.stage, owner.model_.blocks().size()),
                                             /*releases=*/false);
@@ -275,6 +278,7 @@ struct Pipeline::Run {
     if (part.stage == last_stage()) {
       const at::Tensor terms = std::exchange(found, run.evaluate_objective()).measures;  // of other stages of this rank
       if (terms.defined()) found.measures = found.measures + terms;
+      if (ignored) found.per_sample = found.per_sample_count = at::Tensor();
     } else {
       run.add_terms(found);
     }

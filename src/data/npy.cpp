@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "base/check.h"
+#include "base/files.h"
 #include "base/files/mapped_file.h"
 
 namespace cairn::data {
@@ -20,7 +21,7 @@ struct NpyType {
   std::string_view written, name;
   int64_t bytes;
 };
-constexpr NpyType kNpyTypes[] = {{"|u1", "uint8", 1}, {"<f4", "float32", 4}, {"<i4", "int32", 4}, {"<i8", "int64", 8}};
+constexpr NpyType kNpyTypes[] = {{"|u1", "uint8", 1}, {"<f4", "float32", 4}, {"<i2", "int16", 2}, {"<i4", "int32", 4}, {"<i8", "int64", 8}};
 
 const NpyType& npy_type(std::string_view written) {
   return *std::find_if(std::begin(kNpyTypes), std::end(kNpyTypes), [&](const NpyType& one) { return one.written == written; });
@@ -97,6 +98,22 @@ NpyArray open_npy(const std::string& path, std::span<const std::string_view> typ
   if (elements != held) header.fail(fmt::format("holds {} values, and its shape {}", held / each, elements / each));
   array.values = bytes.subspan(static_cast<size_t>(begin + length));
   return array;
+}
+
+void write_npy(const std::filesystem::path& path, std::string_view type, std::span<const int64_t> extents,
+               std::span<const std::byte> values) {
+  int64_t bytes = npy_type(type).bytes;
+  for (const int64_t extent : extents) bytes *= extent;
+  CAIRN_CHECK(bytes == static_cast<int64_t>(values.size()), "{} bytes for an array of {}", values.size(), bytes);
+  std::string header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({},), }}", type, fmt::join(extents, ", "));
+  constexpr size_t kPrefix = 10, kAlignment = 64;  // the values begin at a multiple of 64
+  header.append((2 * kAlignment - (kPrefix + header.size() + 1) % kAlignment) % kAlignment, ' ');
+  header += '\n';
+  base::FileWriter file(path, static_cast<int64_t>(kPrefix + header.size() + values.size()));
+  file.write(std::string(kNpyMagic) + '\x01' + '\0' + static_cast<char>(header.size() & 255) + static_cast<char>(header.size() >> 8));
+  file.write(header);
+  file.write(values);
+  file.commit();
 }
 
 }  // namespace cairn::data

@@ -6,6 +6,7 @@ namespace cairn::model {
 
 class ExpertExchange;
 class Fp8LinearLayers;
+class RoutingObserver;
 struct Subnet;
 
 // memory.partition_activations: how ranks along tp keep the inputs of recomputed blocks.
@@ -41,6 +42,7 @@ struct PassOptions {
   const Subnet* subnet = nullptr;           // supernets: the part of the model that passes compute; null: all of it. Borrowed.
   const Fp8LinearLayers* fp8 = nullptr;     // which linear layers multiply in fp8 in passes with gradients; null: none. Borrowed.
   const ExpertExchange* experts = nullptr;  // how rows reach the experts of other ranks (experts/exchange.h); null: all are here. Borrowed.
+  RoutingObserver* routing = nullptr;       // sees which experts tokens choose (experts/routing_observer.h); null: nobody does. Borrowed.
 
   // Read by the executor of a pass.
   bool draws_by_token = false;       // blocks draw random numbers by sample and position (dropout)

@@ -177,6 +177,7 @@ Settings read_settings(base::Recipe& recipe) {
   s.layout.tensor = recipe.read(parallel::tensor_schema());
   s.layout.pipeline = recipe.read(parallel::pipeline_schema());
   s.layout.recompute = recipe.read(parallel::recompute_schema());
+  s.layout.expert = recipe.read(parallel::expert_layout_schema());
   s.layout.place = recipe.read_patterns(parallel::kPlaceTable);
   s.sync = sync::read_dp_sync(recipe);
   s.island = sync::read_island_sync(recipe);
@@ -220,6 +221,7 @@ std::vector<base::Section> recipe_sections() {
                                       parallel::memory_schema().section(),
                                       parallel::tensor_schema().section(),
                                       parallel::context_schema().section(),
+                                      parallel::expert_layout_schema().section(),
                                       parallel::pipeline_schema().section(),
                                       parallel::recompute_schema().section(),
                                       parallel::place_section(),

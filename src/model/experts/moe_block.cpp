@@ -22,6 +22,7 @@
 #include "model/decoder/rows.h"
 #include "model/decoder/shape.h"
 #include "model/experts/exchange.h"
+#include "model/experts/routing_observer.h"
 
 namespace cairn::model {
 namespace {
@@ -48,6 +49,7 @@ class MoeBlock final : public Block {
     const Routing routing = router_.route(in, bias(call), call);
     const TokenSequences sequences = TokenSequences::in(values, call);
     router_.add_terms(routing, sequences, call, io_.name);
+    observe(routing, call);
     const kernels::ExpertOrder order = kernels::order_by_expert(routing.ids, experts_.count);
 
     const std::unique_ptr<ExpertRoute> route = exchange(call).begin(request(order.groups), call);
@@ -153,6 +155,13 @@ class MoeBlock final : public Block {
   const ExpertExchange& exchange(const Call& call) const { return call.options.experts ? *call.options.experts : local_experts(); }
   ExpertRequest request(kernels::RowGroups groups) const {
     return {.block = io_.name, .weight = parts_.gate_up, .groups = std::move(groups)};
+  }
+
+  void observe(const Routing& routing, const Call& call) const {
+    if (!call.options.routing) return;
+    const at::Tensor keys = call.token_keys ? local_tokens(call.token_keys->reshape({-1, 1}), call).reshape({-1}) : at::Tensor();
+    const at::Tensor bias = expert_bias(io_.name, call);
+    call.options.routing->saw(io_.name, keys, bias.defined() ? routing.probabilities + bias : routing.probabilities, routing.ids);
   }
 
   // In slices along the sequence every rank along tp would have all tokens.

@@ -6,11 +6,12 @@ For random small configurations of every family it compares logits both ways:
   out  `cairn snapshot export` writes one from that, transformers reads it and gives the same logits;
   run  `cairn train` starts a model of its own, and transformers opens its snapshot;
   low  the same weights stored as bf16 and fp16;
+  stacked  families with experts: one tensor for the matrices of all experts of a layer, as transformers 5 can write them;
   text greedy tokens of `cairn generate` and of transformers;
   peft an adapter that PEFT writes, merged by `cairn snapshot merge`; LoRA, MoS and MoSA (in the style of LoRA) that `cairn train` trains,
        opened by PEFT, with a tolerance of their own.
 
-    python3 -m venv venv && venv/bin/pip install torch==2.11.0 transformers==4.57.6 peft==0.21.2
+    python3 -m venv venv && venv/bin/pip install torch==2.11.0 transformers==5.23.0 peft==0.21.2
     venv/bin/python tools/check_families.py --cairn build/cairn [--seeds 3] [--adapters] [--table]
 
 Exits with 1 if a difference is above its tolerance or a token differs. Prints one line a case, with --table the table of docs/measurements/user-models-*.md.
@@ -23,6 +24,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import safetensors
 import torch
 import transformers
 
@@ -86,7 +88,47 @@ def gpt2(dice, case):
                                    layer_norm_epsilon=dice.choice([1e-5, 1e-6]), tie_word_embeddings=case % 3 != 2)
 
 
-FAMILIES = dict(llama=llama, mistral=mistral, qwen2=qwen2, qwen3=qwen3, gpt2=gpt2)
+def experts(dice):
+    """Experts, as Qwen names their keys."""
+    count = dice.choice([3, 4, 7, 8])
+    return dict(num_experts=count, num_experts_per_tok=dice.choice([k for k in (1, 2, 3) if k < count]))
+
+
+def layers_with_experts(dice, case, layers):
+    """Which layers have experts: all, every other one, or all but some."""
+    if layers == 1 or case % 3 == 0:
+        return {}
+    return dict(decoder_sparse_step=2) if case % 3 == 1 else dict(mlp_only_layers=[dice.randrange(layers)])
+
+
+def mixtral(dice, case):
+    sizes, some = common(dice), experts(dice)
+    return transformers.MixtralConfig(**sizes, num_local_experts=some["num_experts"], num_experts_per_tok=some["num_experts_per_tok"],
+                                      sliding_window=[None, 7, 48][case % 3], rope_theta=dice.choice([10000.0, 1e6]))
+
+
+def qwen2_moe(dice, case):
+    sizes = common(dice)
+    return transformers.Qwen2MoeConfig(**sizes, **experts(dice), **layers_with_experts(dice, case, sizes["num_hidden_layers"]),
+                                       moe_intermediate_size=dice.choice([16, 21]), shared_expert_intermediate_size=dice.choice([9, 32]),
+                                       norm_topk_prob=case % 2 == 1, use_sliding_window=False, rope_theta=1e6)
+
+
+def qwen3_moe(dice, case):
+    sizes = common(dice)
+    return transformers.Qwen3MoeConfig(**sizes, **experts(dice), **layers_with_experts(dice, case, sizes["num_hidden_layers"]),
+                                       moe_intermediate_size=dice.choice([16, 21]), norm_topk_prob=case % 2 == 0,
+                                       head_dim=dice.choice([8, 20]), attention_bias=case % 2 == 1, rope_theta=1e6)
+
+
+def olmoe(dice, case):
+    return transformers.OlmoeConfig(**{**common(dice), **experts(dice)}, norm_topk_prob=case % 2 == 1, attention_bias=case % 3 == 1,
+                                    pad_token_id=0, rope_theta=10000.0)
+
+
+FAMILIES = dict(llama=llama, mistral=mistral, qwen2=qwen2, qwen3=qwen3, gpt2=gpt2, mixtral=mixtral, qwen2_moe=qwen2_moe,
+                qwen3_moe=qwen3_moe, olmoe=olmoe)
+WITH_EXPERTS = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe")
 
 
 def build(config):
@@ -95,6 +137,8 @@ def build(config):
         for name, parameter in model.named_parameters():
             if name.endswith("bias") or "norm" in name or ".ln_" in name:
                 parameter.add_(torch.randn_like(parameter) * 0.2)
+            if name.endswith("gate.weight"):  # routers that choose clearly
+                parameter.copy_(torch.randn_like(parameter))
     return model
 
 
@@ -116,6 +160,16 @@ def check_stored_low(program, model, ids, folder, dtype):
     model.to(dtype).save_pretrained(folder)
     there = logits_there(opened(folder), ids)
     return (logits_here(program, folder, ids) - there).abs().max().item()
+
+
+def check_stacked(program, model, ids, folder, expected):
+    """The layout of transformers 5: the matrices of all experts of a layer are one tensor."""
+    model.save_pretrained(folder, save_original_format=False)
+    with safetensors.safe_open(folder / "model.safetensors", "pt") as file:
+        names = list(file.keys())
+    if not any(name.endswith("mlp.experts.gate_up_proj") for name in names):
+        raise SystemExit(f"this transformers writes no stacked experts: {names[:5]}")
+    return (logits_here(program, folder, ids) - expected).abs().max().item()
 
 
 def greedy_differences(program, model, ids, folder, tokens=16):
@@ -147,6 +201,8 @@ def check_case(program, family, case, folder):
     out = (logits_there(back, ids) - expected).abs().max().item()
     sharded = " in shards" if case % 2 else ""
     found = {"read" + sharded: into, "written" + sharded: out, "text": greedy_differences(program, model, ids, folder / "theirs")}
+    if family in WITH_EXPERTS:
+        found["stacked"] = check_stacked(program, model, ids, folder / "stacked", expected)
     for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
         found[name] = check_stored_low(program, model, ids, folder / name, dtype)
     return found, expected.abs().max().item(), len(ids)
@@ -157,10 +213,17 @@ def train(program, out, *keys):
     cairn(program, "train", "--out", out, *(word for key in sets for word in ("--set", key)))
 
 
+def own_experts(family):
+    if family not in WITH_EXPERTS:
+        return []
+    return ["model.moe.experts=6", *(["model.moe.every=2", "model.moe.width=20"] if family.startswith("qwen") else [])]
+
+
 def check_run(program, family, folder):
     """A model that Cairn itself started: its snapshot opens in transformers and says the same."""
     kv = 4 if family == "gpt2" else 2
-    train(program, folder / "run", f"model.kind={family}", f"model.kv_heads={kv}", "model.layers=2", "model.embed=32", "model.mlp=48")
+    train(program, folder / "run", f"model.kind={family}", f"model.kv_heads={kv}", "model.layers=2", "model.embed=32", "model.mlp=48",
+          *own_experts(family))
     snapshot = sorted((folder / "run" / "snapshots").iterdir())[-1]
     ids = [random.Random(5).randrange(257) for _ in range(29)]
     expected = logits_there(opened(snapshot), ids)
@@ -182,7 +245,7 @@ def check_adapter(program, family, folder):
     torch.manual_seed(7)
     model = build(FAMILIES[family](dice, 0))
     model.save_pretrained(folder / "base")
-    targets = ["c_attn", "c_fc"] if family == "gpt2" else ["q_proj", "v_proj", "down_proj"]
+    targets = ["c_attn", "c_fc"] if family == "gpt2" else ["q_proj", "v_proj", "o_proj" if family in WITH_EXPERTS else "down_proj"]
     adapted = peft.get_peft_model(model, peft.LoraConfig(r=4, lora_alpha=6, target_modules=targets, init_lora_weights=False,
                                                          fan_in_fan_out=family == "gpt2")).eval()
     adapted.save_pretrained(folder / "adapter")
@@ -191,7 +254,8 @@ def check_adapter(program, family, folder):
 
     listed = "[" + ", ".join(f'"{one}"' for one in targets) + "]"
     kv = 4 if family == "gpt2" else 2
-    train(program, folder / "first", f"model.kind={family}", f"model.kv_heads={kv}", "model.layers=2", "model.embed=32", "model.mlp=48")
+    train(program, folder / "first", f"model.kind={family}", f"model.kv_heads={kv}", "model.layers=2", "model.embed=32", "model.mlp=48",
+          *own_experts(family))
     cairn(program, "snapshot", "export", folder / "first", "--out", folder / "plain")
     plain = logits_here(program, folder / "plain", ids)
     found = {"adapter read": into}

@@ -19,7 +19,7 @@ namespace cairn::mesh {
 namespace {
 
 // The second round starts when a rank waits, so its groups need an order of operations of their own.
-constexpr std::string_view kSecondRound = "redistribute, second round";
+std::string second_round(std::string_view name) { return fmt::format("redistribute, second round{}{}", name.empty() ? "" : " of ", name); }
 
 void check_local(const at::Tensor& local, const LocalShard& held, const RedistributePlan& plan, int rank) {
   if (!local.defined())
@@ -68,7 +68,8 @@ BoxViews make_stage(const ExchangeStep& first, int rank, const at::TensorOptions
 
 }  // namespace
 
-Redistributed start_redistribute(comm::World& world, const at::Tensor& local, const RedistributePlan& plan, comm::Label label) {
+Redistributed start_redistribute(comm::World& world, const at::Tensor& local, const RedistributePlan& plan, comm::Label label,
+                                 std::string_view name) {
   const int rank = world.rank();
   const LocalShard before = plan.held_before(rank), after = plan.held_after(rank);
   check_local(local, before, plan, rank);
@@ -80,14 +81,14 @@ Redistributed start_redistribute(comm::World& world, const at::Tensor& local, co
   const ExchangeStep *first = plan.step_of(0, rank), *second = plan.step_of(1, rank);
   if (!second) {
     if (!first) return {result, comm::Work::done()};
-    return {result, start_step(world, *first, plan.reduce(), {from, to, options}, label, "")};
+    return {result, start_step(world, *first, plan.reduce(), {from, to, options}, label, name)};
   }
   const BoxViews stage = first ? make_stage(*first, rank, options) : BoxViews();
-  const comm::Work reduced = first ? start_step(world, *first, plan.reduce(), {from, stage, options}, label, "") : comm::Work::done();
+  const comm::Work reduced = first ? start_step(world, *first, plan.reduce(), {from, stage, options}, label, name) : comm::Work::done();
   const auto spread = [&world, step = *second, reduce = plan.reduce(), memory = ExchangeMemory{stage, to, options}, purpose = label.purpose,
-                       what = std::string(label.what)] {
+                       what = std::string(label.what), group = second_round(name)] {
     const at::NoGradGuard no_gradient_here;
-    start_step(world, step, reduce, memory, {purpose, what}, kSecondRound).wait();
+    start_step(world, step, reduce, memory, {purpose, what}, group).wait();
   };
   return {result, reduced.then(spread)};
 }

@@ -1,4 +1,6 @@
 #pragma once
+#include <string_view>
+
 #include <ATen/core/Tensor.h>
 
 #include "comm/label.h"
@@ -28,7 +30,9 @@ struct Redistributed {
 // The bytes are booked under the label's purpose. No gradient is recorded; backward_of gives the change for the gradient. Do not write to
 // `local` until `ready` is done. Several changes in progress must be waited for in the same order on all ranks, because a second round
 // starts inside the wait.
-Redistributed start_redistribute(comm::World& world, const at::Tensor& local, const RedistributePlan& plan, comm::Label label);
+// `name`: changes with another name have groups, and an order of operations, of their own.
+Redistributed start_redistribute(comm::World& world, const at::Tensor& local, const RedistributePlan& plan, comm::Label label,
+                                 std::string_view name = "");
 
 // The same, complete on return.
 at::Tensor redistribute(comm::World& world, const at::Tensor& local, const RedistributePlan& plan, comm::Label label);

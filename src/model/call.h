@@ -18,6 +18,7 @@ class Group;
 
 namespace cairn::model {
 
+class LossTerms;
 struct ContextLayout;
 struct SlicedHeads;
 struct Subnet;
@@ -97,10 +98,12 @@ struct Call {
   mesh::Gradients* into =
       nullptr;  // takes weight gradients that a block completes in its forward call (chunked cross entropy); may be null
   const PassOptions& options = kDefaultPassOptions;
-  bool chunks_logits = false;       // the loss reads logits in chunks, with gradients or without (Objective::reads_chunks)
-  SlicedHeads* sliced = nullptr;    // StreamBP: `slice` is one of several slices of the sequences, which share this; null: it is all
-  int64_t norm_samples = 0;         // batch normalisation takes statistics over so many samples at a time; 0: over all of the pass
-  const Subnet* subnet = nullptr;   // supernets: the part of the model that this call computes; null: all of it
+  bool chunks_logits = false;      // the loss reads logits in chunks, with gradients or without (Objective::reads_chunks)
+  SlicedHeads* sliced = nullptr;   // StreamBP: `slice` is one of several slices of the sequences, which share this; null: it is all
+  int64_t norm_samples = 0;        // batch normalisation takes statistics over so many samples at a time; 0: over all of the pass
+  const Subnet* subnet = nullptr;  // supernets: the part of the model that this call computes; null: all of it
+  double loss_weight = 0;          // of the summed loss, and of the terms that blocks add to it
+  LossTerms* terms = nullptr;      // takes the loss terms of blocks (loss_terms.h); null: none is made (decoding), or they are made already
   comm::Group* progress = nullptr;  // driven between kernels, so that messages move while blocks compute; null: tp's
 
   // Whether values are those of training: dropout draws, adapters choose modules.

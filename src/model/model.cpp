@@ -4,6 +4,7 @@
 #include "base/random.h"
 #include "kernels/aten.h"
 #include "kernels/fill_normal.h"
+#include "model/objective.h"
 
 namespace cairn::model {
 
@@ -22,6 +23,12 @@ mesh::FlatLayout Model::layout() const {
   mesh::FlatLayout layout;
   for (const Parameter& p : parameters_) layout.append(p.name, p.shape);
   return layout;
+}
+
+std::vector<std::string> measures_of(const Model& model, const Objective& objective) {
+  std::vector<std::string> names = objective.measures();
+  for (const std::string& term : model.loss_terms()) names.push_back(term);
+  return names;
 }
 
 std::vector<int32_t> Model::uses() const {

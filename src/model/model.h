@@ -1,6 +1,8 @@
 #pragma once
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "mesh/flat_layout.h"
@@ -37,6 +39,14 @@ class Model {
   // The positions of its residual stream for each sample, where samples are no sequences of tokens (patches of pictures); 0: as the batch
   // says.
   virtual int64_t positions() const { return 0; }
+  // The loss terms of its blocks (LossTerms), which runs report beside the objective's loss.
+  virtual std::vector<std::string> loss_terms() const { return {}; }
+  // Ends a step of training: buffers that follow what passes counted change, or forget it where the step was skipped. `sum` sums a tensor
+  // in place over the ranks that step together. Returns metrics of the step, the same on all of these.
+  virtual std::vector<std::pair<std::string, double>> end_step(Buffers& /*buffers*/, bool /*skipped*/,
+                                                               const std::function<void(const at::Tensor&)>& /*sum*/) const {
+    return {};
+  }
   // The layers and channels that a subnet may leave out; empty: none.
   virtual ElasticShape elastic() const { return {}; }
   // The config.json of a Hugging Face directory; empty where the model has none.
@@ -47,6 +57,10 @@ class Model {
   std::vector<Parameter> parameters_;
   std::vector<std::unique_ptr<Block>> blocks_;
 };
+
+class Objective;
+// The names of Losses::measures in runs: those of the objective, then the loss terms of the model's blocks.
+std::vector<std::string> measures_of(const Model& model, const Objective& objective);
 
 // Weights in one flat buffer with the layout Model::layout(): the ordinary case.
 class FlatWeights final : public Weights {

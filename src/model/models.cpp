@@ -45,6 +45,8 @@ void check_fit(const ModelOptions& o, const DataShape& inputs, const ModelNeeds&
     base::fail_input("model.parscale.streams = {}: {} is no decoder. Leave it out.", o.parscale.streams, o.kind);
   if (o.supernet.any() && !needs.elastic)
     base::fail_input("supernet: {} has no layers or channels that can be left out. Use model.kind = \"cnn\", or a decoder.", o.kind);
+  if (o.moe != ExpertOptions{} && !needs.residual_stream)
+    base::fail_input("model.moe: {} has no experts. Leave the keys out, or use model.kind = \"qwen3_moe\".", o.kind);
   if (o.dropout > 0 && !needs.residual_stream)
     base::fail_input("model.dropout = {}: {} has no dropout. Leave it out, or use model.kind = \"llama\".", o.dropout, o.kind);
   if (needs.data == ModelNeeds::Data::tokens && inputs.vocab == 0)
@@ -154,6 +156,7 @@ BuiltModel decoder(const ModelOptions& o, const DataShape& inputs) {
   shape.linear = linear_attention(o);
   set_pattern(shape, o.attention);
   set_streams(shape, o.parscale);
+  set_experts(shape, o.moe);
   if (inputs.end_of_text >= 0) shape.tokens = {.bos = inputs.end_of_text, .eos = {inputs.end_of_text}};
   return with_objective(shape, o, inputs);
 }
@@ -229,9 +232,10 @@ BuiltModel lorentz_graph(const ModelOptions& o, const DataShape& inputs) {
     base::fail_input("model.hyperbolic.nodes = {}: model.kind = \"lorentz\" embeds the nodes of a graph. Set their number.",
                      o.hyperbolic.nodes);
   if (inputs.features != 2)
-    base::fail_input("model.kind = \"lorentz\": a sample is the numbers of two nodes and their distance as its label, and these data have {} "
-                     "features. Use data.kind = table with two columns.",
-                     inputs.features);
+    base::fail_input(
+        "model.kind = \"lorentz\": a sample is the numbers of two nodes and their distance as its label, and these data have {} "
+        "features. Use data.kind = table with two columns.",
+        inputs.features);
   if (o.embed < 2) base::fail_input("model.embed = {}: a point has a time and at least one coordinate of space. Use 2 or more.", o.embed);
   return {make_lorentz_graph({.nodes = o.hyperbolic.nodes,
                               .width = o.embed,
@@ -283,7 +287,8 @@ struct Entry {
 const std::vector<Entry>& models() {
   static const std::vector<Entry> list = [] {
     std::vector<Entry> all;
-    for (const Family& one : families()) all.push_back({one.name, decoder, {.linear_attention = one.linear_attention}});
+    for (const Family& one : families())
+      all.push_back({one.name, decoder, {.linear_attention = one.linear_attention, .experts = one.has_experts()}});
     all.push_back({"classifier",
                    classifier,
                    {.data = ModelNeeds::Data::features,
@@ -393,6 +398,7 @@ BuiltModel build_model(const ModelOptions& options, const DataShape& inputs, Dec
   if (options.attention != pattern_options_of(shape))
     shape.pattern.reset(), shape.dense_layers.clear(), set_pattern(shape, options.attention);
   if (options.parscale.streams > 1 || shape.streams.count == 1) set_streams(shape, options.parscale);
+  set_expert_training(shape, options.moe);
   BuiltModel built = with_objective(shape, options, inputs, adapter);
   check_targets(*built.model, adapter, shape.family);
   return built;
@@ -424,6 +430,7 @@ ModelOptions options_of(const DecoderShape& shape, ModelOptions options) {
   }
   options.attention = pattern_options_of(shape);
   options.parscale = stream_options_of(shape, options.parscale);
+  options.moe = expert_options_of(shape, options.moe);
   if (options.convert) return options;
   options.residual = shape.residual;
   options.ladder_layers = is_ladder(shape.residual) ? format_layers(shape.ladder_layers, shape.layers) : "all";

@@ -14,6 +14,7 @@ struct ModelNeeds {
   bool large_vocabulary = true;     // its logits are large, so chunked cross entropy saves memory
   bool residual_stream = true;      // has branches on a residual stream: model.residual and model.dropout apply
   bool linear_attention = false;    // layers pass states from token to token
+  bool experts = false;             // layers with experts: model.moe applies, and the host learns how many tokens each gets
   bool batch_norm = false;          // model.batch_norm applies
   bool half_precision = true;       // computes in bf16 where asked
   bool elastic = true;              // subnets may leave out layers and channels (supernet)

@@ -11,6 +11,7 @@
 #include "model/decoder/sparse_options.h"
 #include "model/decoder/spectral_options.h"
 #include "model/decoder/stream_options.h"
+#include "model/experts/options.h"
 #include "model/hyperbolic/options.h"
 #include "model/supernet/options.h"
 #include "model/vision/options.h"
@@ -48,6 +49,7 @@ struct ModelOptions {
   std::vector<int64_t> hidden;   // widths of the hidden layers of a classifier; empty: `layers` of `embed`
   PatternOptions attention;      // model.attention.*
   StreamOptions parscale;        // model.parscale.*
+  ExpertOptions moe;             // model.moe.*
   ConvOptions cnn;               // model.cnn.*
   SupernetOptions supernet;      // supernet.*
   SparseOptions sparse;          // model.sparse.*

@@ -6,6 +6,7 @@ namespace cairn::model {
 
 class ExpertExchange;
 class Fp8LinearLayers;
+class RoutingObserver;
 struct Subnet;
 
 // memory.partition_activations: how ranks along tp keep the inputs of recomputed blocks.
@@ -28,20 +29,20 @@ inline constexpr int64_t kModulesByPass = -1, kModulesAddedUp = -2;
 // pass and the calls of its blocks refer to it.
 struct PassOptions {
   // Read by blocks.
-  bool overlap = false;                  // tensor.overlap: a linear layer multiplies some rows while the others are on the wire along tp
-  bool overlap_residual_sums = true;     // tensor.overlap_residual_sums: a block may return while its all-reduce along tp is in flight
-  int64_t loss_chunks = 1;               // chunked cross entropy: the logits of a pass with gradients are computed in this many chunks
-  int64_t head_slice = 0;                // the same by size: at most so many tokens in a chunk; 0: no bound
-  bool skip_unneeded_logits = false;     // chunks of rows without a target are not computed. On a GPU the host waits to learn which.
-  int64_t slice = 0;                     // StreamBP: layers compute so many tokens of each sequence at a time; 0: whole sequences
+  bool overlap = false;               // tensor.overlap: a linear layer multiplies some rows while the others are on the wire along tp
+  bool overlap_residual_sums = true;  // tensor.overlap_residual_sums: a block may return while its all-reduce along tp is in flight
+  int64_t loss_chunks = 1;            // chunked cross entropy: the logits of a pass with gradients are computed in this many chunks
+  int64_t head_slice = 0;             // the same by size: at most so many tokens in a chunk; 0: no bound
+  bool skip_unneeded_logits = false;  // chunks of rows without a target are not computed. On a GPU the host waits to learn which.
+  int64_t slice = 0;                  // StreamBP: layers compute so many tokens of each sequence at a time; 0: whole sequences
   SliceMistakes slice_mistakes = {};
-  bool single_stream = false;            // a model with parallel streams (ParScale) computes as one stream without prefix
-  bool batch_statistics = false;         // batch normalisation uses the statistics of the batch in passes without gradients too
-  int64_t module = kModulesByPass;       // adapters in modules (decoder/adapter_matrix.h): which one computes
-  const Subnet* subnet = nullptr;        // supernets: the part of the model that passes compute; null: all of it. Borrowed.
-  const Fp8LinearLayers* fp8 = nullptr;  // which linear layers multiply in fp8 in passes with gradients; null: none. Borrowed.
-
+  bool single_stream = false;               // a model with parallel streams (ParScale) computes as one stream without prefix
+  bool batch_statistics = false;            // batch normalisation uses the statistics of the batch in passes without gradients too
+  int64_t module = kModulesByPass;          // adapters in modules (decoder/adapter_matrix.h): which one computes
+  const Subnet* subnet = nullptr;           // supernets: the part of the model that passes compute; null: all of it. Borrowed.
+  const Fp8LinearLayers* fp8 = nullptr;     // which linear layers multiply in fp8 in passes with gradients; null: none. Borrowed.
   const ExpertExchange* experts = nullptr;  // how rows reach the experts of other ranks (experts/exchange.h); null: all are here. Borrowed.
+  RoutingObserver* routing = nullptr;       // sees which experts tokens choose (experts/routing_observer.h); null: nobody does. Borrowed.
 
   // Read by the executor of a pass.
   bool draws_by_token = false;       // blocks draw random numbers by sample and position (dropout)

@@ -31,6 +31,9 @@ constexpr double kScaleMin = 1e-3;  // least rms(P) of a relative step, so that 
 
 constexpr int64_t kWindowElements = int64_t{1} << 22;  // parameters are updated together up to this many elements, to send less often
 
+// Whether the same ranks hold both together: their sums are one message.
+bool share_group(const ParameterPiece& a, const ParameterPiece& b) { return a.split && b.split && &a.split->group == &b.split->group; }
+
 at::Tensor root_mean_square(const at::Tensor& x) { return x.square().mean().sqrt(); }
 
 class Adafactor final : public Optimizer {
@@ -58,7 +61,7 @@ class Adafactor final : public Optimizer {
     for (const int64_t end = first + count; first < end;) {
       int64_t last = first, elements = 0;
       do elements += whole_elements(pieces_[static_cast<size_t>(last++)]);
-      while (last < end && pieces_[static_cast<size_t>(first)].split && pieces_[static_cast<size_t>(last)].split &&
+      while (last < end && share_group(pieces_[static_cast<size_t>(first)], pieces_[static_cast<size_t>(last)]) &&
              elements + whole_elements(pieces_[static_cast<size_t>(last)]) <= kWindowElements);
       update_window(first, last - first, facts);
       first = last;

@@ -22,6 +22,7 @@
 #include "mesh/dtensor.h"
 #include "model/model.h"
 #include "model/named_parameters.h"
+#include "parallel/layout/expert_split.h"
 #include "parallel/layout/tensor_split.h"
 #include "parallel/plan.h"
 
@@ -236,7 +237,8 @@ std::vector<bool> dtensor_blocks(const model::Model& model, const Plan& plan) {
     for (const mesh::ParamId& id : model::named_parameters(block->card()))
       for (int32_t k = id.first; k < id.first + id.count; ++k) {
         const model::Parameter& parameter = model.parameters()[static_cast<size_t>(k)];
-        other = other || !is_native_split(parameter, plan.mesh, placement_of(plan, parameter.name));
+        const bool expert = expert_dim(parameter) >= 0;  // along ep, as fit_to_model has seen to
+        other = other || (!expert && !is_native_split(parameter, plan.mesh, placement_of(plan, parameter.name)));
       }
     chosen.push_back(other);
   }

@@ -192,4 +192,25 @@ base::Schema<ContextOptions> context_schema() {
             kStateDtypeNames}}};
 }
 
+base::Schema<ExpertLayoutOptions> expert_layout_schema() {
+  using O = ExpertLayoutOptions;
+  return {"expert",
+          "How ranks along ep share the experts of a model.",
+          {{"placement", &O::placement,
+            "ep: each expert lies on one rank along ep, as evenly as possible, and tokens travel to it. fssdp: busy experts are copied to "
+            "more ranks for one step (Hecate).",
+            kExpertPlacementNames},
+           {"dispatch", &O::dispatch,
+            "The way of tokens to their experts: from rank to rank (flat), first inside a machine and then between machines "
+            "(hierarchical), or whichever the links make faster, decided for each message alike on all ranks (auto).",
+            kExpertDispatchNames},
+           {"node_ranks", &O::node_ranks,
+            "So many neighbouring ranks along ep share a machine, for the hierarchical way; 0 or 1: there are no machines to go by.",
+            base::at_least(0)},
+           {"window", &O::window, "fssdp: the load of an expert is that of so many past steps.", base::between(1, 1000)},
+           {"memory_slots", &O::memory_slots, "fssdp: copies that a rank holds at once, of each layer.", base::at_least(0)},
+           {"overlap_degree", &O::overlap_degree,
+            "fssdp: so many of the busiest experts of a layer are copied; 0: those with more tokens than the mean.", base::at_least(0)}}};
+}
+
 }  // namespace cairn::parallel

@@ -88,4 +88,15 @@ struct ContextOptions {
 };
 base::Schema<ContextOptions> context_schema();
 
+// expert.*: how ranks along ep share the experts of a model.
+struct ExpertLayoutOptions {
+  ExpertPlacement placement = ExpertPlacement::ep;
+  ExpertDispatch dispatch = ExpertDispatch::automatic;
+  int64_t node_ranks = 0;
+  int64_t window = 5;
+  int64_t memory_slots = 2;
+  int64_t overlap_degree = 0;
+};
+base::Schema<ExpertLayoutOptions> expert_layout_schema();
+
 }  // namespace cairn::parallel

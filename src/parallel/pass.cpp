@@ -5,6 +5,8 @@
 
 namespace cairn::parallel {
 
+bool runs_blocks(const Pass& pass) { return pass.batch.samples() > 0 || (pass.options.experts && pass.axes.find("ep")); }
+
 model::Losses no_losses(const Pass& pass) {
   const auto options = pass.batch.ids.options();
   return {.sum = at::zeros({}, options.dtype(at::kDouble)), .count = at::zeros({}, options.dtype(at::kLong))};

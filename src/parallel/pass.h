@@ -49,6 +49,9 @@ struct Pass {
 // sink (reductions). Does not wait for the device otherwise.
 model::Losses execute(const Pass& pass);
 
+// Whether a pass runs its blocks: it has samples, or ranks along ep send rows to the experts of this one in every pass.
+bool runs_blocks(const Pass& pass);
+
 // Zero losses: of a pass without samples, or on a rank that does not have the last blocks.
 model::Losses no_losses(const Pass& pass);
 

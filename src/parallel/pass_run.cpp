@@ -1,14 +1,39 @@
 #include "parallel/pass_run.h"
 
+#include "base/check.h"
 #include "kernels/aten.h"
+#include "kernels/cross_entropy.h"
 #include "model/model.h"
 #include "model/named_parameters.h"
 
 namespace cairn::parallel {
 
+mesh::Batch ignored_sample(const mesh::Batch& like) {
+  CAIRN_CHECK(like.samples() == 0, "a batch of {} samples needs none that is ignored", like.samples());
+  mesh::Batch batch;
+  batch.progress = like.progress;
+  batch.norm_samples = like.norm_samples;
+  batch.ids = at::full({1}, -1, like.ids.options());
+  batch.weights = at::zeros({1}, like.ids.options().dtype(at::kFloat));
+  for (const auto& [name, field] : like.fields) {
+    std::vector<int64_t> shape = field.tensor.sizes().vec();
+    if (field.shape == mesh::Field::Shape::whole || shape.empty()) {
+      batch.fields[name] = field;
+      continue;
+    }
+    shape.front() = 1;
+    batch.fields[name] = {at::full(shape, name == "targets" ? kernels::kIgnoreTarget : 0, field.tensor.options()), field.shape};
+  }
+  return batch;
+}
+
 PassRun::PassRun(const Pass& pass) : pass_(pass) {
-  if (pass.batch.samples() > 0) {
-    run_ = std::make_unique<StageRun>(pass, BlockRange{0, pass.model.blocks().size()}, /*releases=*/true);
+  if (runs_blocks(pass)) {
+    if (pass.batch.samples() == 0) {
+      ignored_ = std::make_unique<Pass>(pass);
+      ignored_->batch = ignored_sample(pass.batch);
+    }
+    run_ = std::make_unique<StageRun>(ignored_ ? *ignored_ : pass, BlockRange{0, pass.model.blocks().size()}, /*releases=*/true);
   } else {
     for (const auto& block : pass.model.blocks()) named_.push_back(model::named_parameters(block->card()));
   }
@@ -35,20 +60,24 @@ void PassRun::fetch_backward() const {
 
 void PassRun::forward() { run_ ? run_->forward() : fetch_forward(); }
 
-at::Tensor PassRun::output(const std::string& name) { return run_ ? run_->output(name) : at::Tensor(); }
+at::Tensor PassRun::output(const std::string& name) { return has_outputs() ? run_->output(name) : at::Tensor(); }
 
 void PassRun::put(const std::string& name, const at::Tensor& value) {
-  if (run_) run_->put(name, value);
+  if (has_outputs()) run_->put(name, value);
 }
 
-model::Losses PassRun::evaluate_objective() { return run_ ? run_->evaluate_objective() : no_losses(pass_); }
+model::Losses PassRun::evaluate_objective() {
+  if (!run_) return no_losses(pass_);
+  model::Losses losses = run_->evaluate_objective();
+  return ignored_ ? no_losses(pass_) : losses;
+}
 
 at::Tensor PassRun::take_gradient(const std::string& name) {
-  return run_ && run_->has_gradient(name) ? run_->input_gradient(name) : at::Tensor();
+  return has_outputs() && run_->has_gradient(name) ? run_->input_gradient(name) : at::Tensor();
 }
 
 void PassRun::put_gradient(const std::string& name, const at::Tensor& gradient) {
-  if (run_ && gradient.defined()) run_->put_gradient(name, gradient);
+  if (has_outputs() && gradient.defined()) run_->put_gradient(name, gradient);
 }
 
 void PassRun::backward() {

@@ -10,9 +10,13 @@
 
 namespace cairn::parallel {
 
+// A batch of one sample that no loss counts, with the fields of `like`, which has none: for passes that run without samples of their own,
+// because ranks along ep send rows to the experts here.
+mesh::Batch ignored_sample(const mesh::Batch& like);
+
 // A pass through a whole model in parts, so that passes may read each other's outputs: forward, put, evaluate_objective, put_gradient,
-// backward, in this order, with parts of other passes in between. A pass without samples takes part in the collectives of the others; it
-// has no outputs.
+// backward, in this order, with parts of other passes in between. A pass that runs no blocks (runs_blocks) takes part in the collectives of the
+// others; it has no outputs.
 class PassRun {
  public:
   explicit PassRun(const Pass& pass);  // borrowed
@@ -30,12 +34,14 @@ class PassRun {
   void backward();  // the pass has a gradient sink
 
  private:
+  bool has_outputs() const { return run_ && !ignored_; }
   void fetch_forward() const;
   void fetch_backward() const;
 
   const Pass& pass_;
   std::vector<std::vector<mesh::ParamId>> named_;  // by block, without samples
-  std::unique_ptr<StageRun> run_;                  // null: without samples
+  std::unique_ptr<Pass> ignored_;                  // the same with a sample that nothing counts; null: it has samples
+  std::unique_ptr<StageRun> run_;                  // null: it runs no blocks
 };
 
 }  // namespace cairn::parallel

@@ -1,6 +1,7 @@
 #include "parallel/plan.h"
 
 #include <algorithm>
+#include <variant>
 
 #include "base/json.h"
 
@@ -15,6 +16,18 @@ int64_t compute_bytes(const Plan& plan) { return plan.precision == "bf16" ? 2 : 
 
 bool islands_step_separately(const Plan& plan) {
   return plan.sync_facts.local_steps && (plan.mesh.extent("island") > 1 || plan.islands > 1);
+}
+
+bool places_experts(const Plan& plan) {
+  return plan.mesh.extent("ep") > 1 && std::any_of(plan.placements.begin(), plan.placements.end(), [](const auto& one) {
+           return !std::holds_alternative<mesh::Replicate>(one.second.on("ep"));
+         });
+}
+
+std::vector<std::string> model_axes(const Plan& plan) {
+  std::vector<std::string> axes{"pp", "tp"};
+  if (places_experts(plan)) axes.emplace_back("ep");
+  return axes;
 }
 
 std::vector<int> step_group_of(const Plan& plan, int rank) {

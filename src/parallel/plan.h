@@ -65,6 +65,12 @@ struct Plan {
 // Whether there are several islands and each takes its steps by itself.
 bool islands_step_separately(const Plan& plan);
 
+// Whether experts lie along ep: ranks along it then hold different parts of one model. Otherwise they are replicas, as along dp.
+bool places_experts(const Plan& plan);
+
+// The axes along which the ranks of one replica hold different parts of its model, before ZeRO: pp, tp, and ep where experts lie along it.
+std::vector<std::string> model_axes(const Plan& plan);
+
 // The ranks that take every step together with `rank`, itself included, ascending: all ranks, or those of its island where islands step
 // separately.
 std::vector<int> step_group_of(const Plan& plan, int rank);

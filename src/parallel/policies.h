@@ -25,6 +25,21 @@ inline constexpr base::EnumName<model::LinearForm> kLinearFormNames[] = {
 inline constexpr base::EnumName<model::StateDtype> kStateDtypeNames[] = {{model::StateDtype::fp32, "fp32"},
                                                                          {model::StateDtype::bf16, "bf16"}};
 
+// expert.placement: which ranks hold an expert's weights.
+//   ep     one rank along ep, the same one in every step
+//   fssdp  that rank, and copies of busy experts on others for one step (experts/copied_experts.h)
+enum class ExpertPlacement { ep, fssdp };
+inline constexpr base::EnumName<ExpertPlacement> kExpertPlacementNames[] = {{ExpertPlacement::ep, "ep"},
+                                                                            {ExpertPlacement::fssdp, "fssdp"}};
+
+// expert.dispatch: the way of tokens to their experts.
+//   automatic     whichever the links make faster
+//   flat          from rank to rank
+//   hierarchical  inside a machine first, then between machines
+enum class ExpertDispatch { automatic, flat, hierarchical };
+inline constexpr base::EnumName<ExpertDispatch> kExpertDispatchNames[] = {
+    {ExpertDispatch::automatic, "auto"}, {ExpertDispatch::flat, "flat"}, {ExpertDispatch::hierarchical, "hierarchical"}};
+
 // Where the micro-batches of islands with a pipeline each go on after a stage: in the next stage of the same island, or in that of an
 // island drawn at random (NoLoCo).
 enum class Routing { fixed, random };

@@ -85,6 +85,8 @@ StageRun::StageRun(const Pass& pass, BlockRange blocks, bool releases)
             .chunks_logits = pass.objective.reads_chunks(),
             .norm_samples = pass.batch.norm_samples,
             .subnet = pass.options.subnet,
+            .loss_weight = pass.weight,
+            .terms = &terms_,
             .progress = pass.progress},
       keeps_(pass.into != nullptr),
       stage_recomputed_(keeps_ && pass.recompute && pass.options.recompute_stage),
@@ -194,6 +196,7 @@ model::Call StageRun::recompute_call(model::Buffers& scratch) const {
           .chunks_logits = call_.chunks_logits,
           .norm_samples = call_.norm_samples,
           .subnet = call_.subnet,
+          .loss_weight = call_.loss_weight,
           .progress = call_.progress};
 }
 
@@ -300,7 +303,19 @@ model::Losses StageRun::evaluate_objective() {
   const auto traced = span(pass_, "objective", "objective");
   model::Losses losses = pass_.objective.evaluate(values_, local_.batch(), keeps_ ? &gradients_ : nullptr, pass_.weight, pass_.axes);
   values_ = {};
+  add_terms(losses);
   return losses;
+}
+
+void StageRun::add_terms(model::Losses& losses) const {
+  const std::vector<std::string> names = pass_.model.loss_terms();
+  if (names.empty()) return;
+  const auto own = static_cast<int64_t>(pass_.objective.measures().size()), count = static_cast<int64_t>(names.size());
+  const at::Tensor all = at::zeros({own + count}, pass_.batch.ids.options().dtype(at::kDouble));
+  if (losses.measures.defined()) all.narrow(0, 0, losses.measures.numel()).copy_(losses.measures);
+  for (int64_t i = 0; i < count; ++i)
+    if (const at::Tensor sum = terms_.sum(names[static_cast<size_t>(i)]); sum.defined()) all[own + i].add_(sum);
+  losses.measures = all;
 }
 
 // Runs forward again and keeps everything this time; its outputs are known already.

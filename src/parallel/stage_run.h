@@ -7,6 +7,7 @@
 
 #include "base/memory_tags.h"
 #include "model/block.h"
+#include "model/loss_terms.h"
 #include "model/saved.h"
 #include "model/values.h"
 #include "parallel/activations/kept_input.h"
@@ -48,6 +49,8 @@ class StageRun {
   at::Tensor output(const std::string& name) { return values_.get(name); }
   int64_t tokens() const { return call_.slice.batch * call_.slice.length; }  // of the pass, on all ranks along tp together
   model::Losses evaluate_objective();                                        // only where these are the last blocks
+  // Adds the loss terms of these blocks to the measures, after those of the objective (Model::loss_terms). evaluate_objective has done it.
+  void add_terms(model::Losses& losses) const;
   void drop_outputs() { values_ = {}; }
 
   // Copies what recomputation reads to host memory, until `recompute` or backward needs it. finish_offload frees the device memory.
@@ -88,6 +91,7 @@ class StageRun {
   BlockRange range_;
   bool releases_;
   LocalBatch local_;
+  model::LossTerms terms_;
   model::Call call_;
   bool keeps_;             // backward will follow
   bool stage_recomputed_;  // backward will recompute the whole run

@@ -139,6 +139,7 @@ std::vector<TrafficRow> step_traffic(const model::Model& model, const parallel::
   cut_batch(step);
   add_tensor_parallel(step, table);
   add_context_parallel(step, table);
+  add_expert_parallel(step, table);
   add_pipeline(step, table);
   add_gradients(step, table);
   add_parameters(step, table);

@@ -56,6 +56,7 @@ struct TrafficRow {
   std::string reason = {};
   // False: the row cannot be counted; `reason` says why.
   bool predicted = true;
+  bool expected = false;  // not predicted: the bytes are those of the mean case, else at most so many
 };
 
 // Predicts the messages of one training step under a plan that parallel::fit_to_model has completed. The sums by purpose are what

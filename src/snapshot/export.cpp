@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "kernels/aten.h"
 #include "model/families/config.h"
+#include "model/families/expert_names.h"
 #include "snapshot/manifest.h"
 #include "snapshot/pretrained.h"
 
@@ -93,11 +94,36 @@ std::string generation_config(const model::SpecialTokens& tokens) {
 
 }  // namespace
 
+namespace {
+
+// Stacked parameters as one tensor per expert, which every program reads; views.
+mesh::NamedTensors by_expert(const model::DecoderShape& shape, const mesh::NamedTensors& parameters) {
+  std::map<std::string, std::vector<std::vector<std::string>>> stacks;
+  for (model::StackedParameter& one : model::stacked_parameters(shape)) stacks.emplace(one.name, std::move(one.parts));
+  std::map<std::string, std::string> renamed;
+  for (auto& [name, theirs] : model::renamed_routers(shape)) renamed.emplace(name, theirs);
+  mesh::NamedTensors all;
+  for (const auto& [name, tensor] : parameters) {
+    const auto stack = stacks.find(name);
+    if (stack == stacks.end()) {
+      all.push_back({renamed.contains(name) ? renamed.at(name) : name, tensor});
+      continue;
+    }
+    for (size_t e = 0; e < stack->second.size(); ++e) {
+      const std::vector<at::Tensor> matrices = tensor[static_cast<int64_t>(e)].chunk(static_cast<int64_t>(stack->second[e].size()), 0);
+      for (size_t i = 0; i < matrices.size(); ++i) all.push_back({stack->second[e][i], matrices[i]});
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
 void write_pretrained(const std::string& folder, const model::DecoderShape& shape, const mesh::NamedTensors& parameters,
                       std::map<std::string, std::string> texts, const ExportOptions& options, const base::Disk& disk) {
   texts["config.json"] = model::format_config(shape, dtype_word(options.dtype));
   if (shape.pictures.channels == 0) texts.emplace("generation_config.json", generation_config(shape.tokens));
-  write_model_folder(folder, parameters, texts, options, disk);
+  write_model_folder(folder, shape.experts.count > 0 ? by_expert(shape, parameters) : parameters, texts, options, disk);
 }
 
 void write_model_folder(const std::string& folder, const mesh::NamedTensors& parameters, const std::map<std::string, std::string>& texts,

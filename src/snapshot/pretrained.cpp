@@ -14,6 +14,7 @@
 #include "kernels/aten.h"
 #include "model/decoder/decoder.h"
 #include "model/families/config.h"
+#include "model/families/expert_names.h"
 #include "model/families/families.h"
 #include "snapshot/adapter_modules.h"
 #include "snapshot/folder.h"
@@ -75,6 +76,8 @@ Aliases aliases_of(const model::DecoderShape& shape, const mesh::NamedTensors& p
   Aliases aliases{.others = {}, .ignored_endings = model::family(shape.family).ignored_tensors, .ignored = {}};
   for (const auto& [name, tensor] : parameters)
     if (name.starts_with(prefix)) aliases.others[name].push_back(name.substr(prefix.size()));
+  for (model::StackedParameter& one : model::stacked_parameters(shape)) aliases.stacks.emplace(one.name, std::move(one.parts));
+  for (auto& [name, theirs] : model::renamed_routers(shape)) aliases.others[name].push_back(theirs);
   const auto is_wanted = [&](const std::string& name) {
     return std::any_of(parameters.begin(), parameters.end(), [&](const mesh::NamedTensor& one) { return one.name == name; });
   };
@@ -115,11 +118,7 @@ void Pretrained::load_into(const mesh::NamedTensors& all) const {
 
 at::Tensor Pretrained::view(const std::string& parameter) const {
   const Aliases aliases = aliases_of(shape, {{parameter, at::Tensor()}});
-  if (weights.has(parameter)) return weights.view(parameter);
-  if (const auto others = aliases.others.find(parameter); others != aliases.others.end())
-    for (const std::string& other : others->second)
-      if (weights.has(other)) return weights.view(other);
-  return {};
+  return weights.find(parameter, aliases);
 }
 
 void Pretrained::visit(const std::vector<model::Parameter>& parameters, const std::function<void(size_t, const at::Tensor&)>& take) const {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <set>
 
+#include <ATen/core/IListRef.h>
 #include <ATen/core/grad_mode.h>
 #include <fmt/ranges.h>
 
@@ -118,10 +119,52 @@ std::string WeightFiles::found_name(const std::string& wanted, const Aliases& al
   return wanted;
 }
 
+bool WeightFiles::is_stacked(const std::string& wanted, const Aliases& aliases) const {
+  const auto stack = aliases.stacks.find(wanted);
+  return stack != aliases.stacks.end() && !has(found_name(wanted, aliases)) && has(stack->second.front().front());
+}
+
+at::Tensor WeightFiles::view(const std::string& wanted, const Aliases& aliases) const {
+  if (!is_stacked(wanted, aliases)) return view(found_name(wanted, aliases));
+  std::vector<at::Tensor> all;
+  for (const std::vector<std::string>& rows : aliases.stacks.at(wanted)) {
+    std::vector<at::Tensor> matrices;
+    for (const std::string& name : rows) matrices.push_back(view(name));
+    all.push_back(at::cat(matrices));
+    check_finite(all.back(), path_, rows.front());
+  }
+  return at::stack(all);
+}
+
+at::Tensor WeightFiles::find(const std::string& wanted, const Aliases& aliases) const {
+  return is_stacked(wanted, aliases) || has(found_name(wanted, aliases)) ? view(wanted, aliases) : at::Tensor();
+}
+
+void WeightFiles::check_stack(const mesh::NamedTensor& wanted, const std::vector<std::vector<std::string>>& parts,
+                              std::set<std::string>& used, std::vector<std::string>& missing, std::vector<std::string>& unlike) const {
+  for (const std::vector<std::string>& rows : parts)
+    for (const std::string& name : rows) {
+      if (!has(name)) {
+        missing.push_back(name);
+        continue;
+      }
+      used.insert(name);
+      const std::vector<int64_t> expected{wanted.tensor.size(1) / static_cast<int64_t>(rows.size()), wanted.tensor.size(2)};
+      if (entry(name).shape != expected)
+        unlike.push_back(fmt::format("{} is [{}] there, [{}] here", name, fmt::join(entry(name).shape, ", "), fmt::join(expected, ", ")));
+      else if (!c10::isFloatingType(scalar_type(entry(name).dtype)))
+        unlike.push_back(fmt::format("{} is {} there, floating-point here", name, word_of(entry(name).dtype)));
+    }
+}
+
 void WeightFiles::check(const mesh::NamedTensors& wanted, const Aliases& aliases) const {
   std::set<std::string> used;
   std::vector<std::string> missing, unlike, unexpected;
   for (const auto& [name_here, tensor] : wanted) {
+    if (is_stacked(name_here, aliases)) {
+      check_stack({name_here, tensor}, aliases.stacks.at(name_here), used, missing, unlike);
+      continue;
+    }
     const std::string name = found_name(name_here, aliases);
     if (!has(name)) {
       missing.push_back(name_here);
@@ -146,8 +189,9 @@ void WeightFiles::load_into(const mesh::NamedTensors& into, const Aliases& alias
   check(into, aliases);
   const at::NoGradGuard no_grad;
   for (const auto& [wanted, tensor] : into) {
+    tensor.copy_(view(wanted, aliases));
+    if (is_stacked(wanted, aliases)) continue;  // checked part by part
     const std::string name = found_name(wanted, aliases);
-    tensor.copy_(view(name));
     check_finite(tensor, files_[entries_.at(name).first].path(), name);
   }
 }
@@ -156,7 +200,7 @@ void WeightFiles::visit(const mesh::NamedTensors& wanted, const std::function<vo
                         const Aliases& aliases) const {
   check(wanted, aliases);
   const at::NoGradGuard no_grad;
-  for (size_t i = 0; i < wanted.size(); ++i) take(i, view(found_name(wanted[i].name, aliases)));
+  for (size_t i = 0; i < wanted.size(); ++i) take(i, view(wanted[i].name, aliases));
 }
 
 void check_finite(const at::Tensor& tensor, const std::string& path, const std::string& name) {

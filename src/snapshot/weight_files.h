@@ -2,6 +2,7 @@
 #pragma once
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,8 @@ namespace cairn::snapshot {
 // Other names of tensors, and tensors of a file to ignore.
 struct Aliases {
   std::map<std::string, std::vector<std::string>> others = {};  // by wanted name: names that are tried in order if it is missing
+  // By wanted name: a tensor [n, rows, columns] that files may have as n lists of matrices, each stacked along rows (experts).
+  std::map<std::string, std::vector<std::vector<std::string>>> stacks = {};
   std::vector<std::string> ignored_endings = {};
   std::vector<std::string> ignored = {};
 };
@@ -34,6 +37,8 @@ class WeightFiles {
   bool has(const std::string& name) const { return entries_.contains(name); }
   const TensorEntry& entry(const std::string& name) const { return *entries_.at(name).second; }
   at::Tensor view(const std::string& name) const { return files_[entries_.at(name).first].view(entry(name)); }
+  // A wanted tensor, under whatever name it is here; undefined where it is not.
+  at::Tensor find(const std::string& wanted, const Aliases& aliases) const;
   const std::string& path() const { return path_; }  // of the file or the index
 
   // Throws bad_input unless the files hold exactly these tensors, as floating-point numbers. The error names what is missing, unexpected,
@@ -49,6 +54,12 @@ class WeightFiles {
 
  private:
   void add(Safetensors file);
+  // Whether a wanted tensor is here as the parts of a stack, and the tensor put together from them, in their dtype.
+  bool is_stacked(const std::string& wanted, const Aliases& aliases) const;
+  at::Tensor view(const std::string& wanted, const Aliases& aliases) const;
+  // Of the parts of a stack: adds names to `used`, and to the others what is wrong.
+  void check_stack(const mesh::NamedTensor& wanted, const std::vector<std::vector<std::string>>& parts, std::set<std::string>& used,
+                   std::vector<std::string>& missing, std::vector<std::string>& unlike) const;
   // The name of a wanted tensor in these files; if it is in none, the wanted name itself.
   std::string found_name(const std::string& wanted, const Aliases& aliases) const;
 

@@ -14,8 +14,9 @@ namespace {
 void add_passes(Engine& engine, TrainingPasses& all, double weight, int64_t step) {
   for (const mesh::Batch& micro_batch : all.batches) {
     const mesh::Axes& axes = all.axes.empty() ? engine.axes : all.axes[all.passes.size()];
-    parallel::Pass& pass = all.passes.emplace_back(pass_over(engine, micro_batch, axes));
-    pass.into = &engine.store->sink();
+    const model::Weights& at = engine.copies ? engine.copies->weights() : engine.store->weights();
+    parallel::Pass& pass = all.passes.emplace_back(pass_over(engine, micro_batch, axes, at));
+    pass.into = engine.copies ? &engine.copies->sink() : &engine.store->sink();
     pass.weight = weight;
     pass.random = engine.random.for_index(static_cast<uint64_t>(step));
     pass.trace = engine.trace;
@@ -32,7 +33,8 @@ TrainingPasses training_passes(Engine& engine, const mesh::Batch& batch, int64_t
                          ? data::even_micro_batches(batch.samples(), engine.micro_batching.count)
                          : data::micro_batches(batch.samples(), engine.micro_batching.samples, max_local_samples);
   TrainingPasses all;
-  all.with_samples = std::count_if(parts.begin(), parts.end(), [](const data::BatchRange& part) { return part.count > 0; });
+  const bool runs_all = engine.options.experts != nullptr;  // rows of other ranks reach this one's experts in every pass
+  all.with_samples = std::count_if(parts.begin(), parts.end(), [&](const data::BatchRange& part) { return runs_all || part.count > 0; });
   for (const data::BatchRange& part : parts) all.batches.push_back(mesh::slice(batch, part.first, part.first + part.count));
   all.max_passes = static_cast<int64_t>(all.batches.size());
   add_passes(engine, all, weight, step);
@@ -66,7 +68,9 @@ std::vector<at::Tensor> accumulate_gradients(Engine& engine, const TrainingPasse
                                              const std::function<std::vector<at::Tensor>(std::span<const parallel::Pass>)>& run) {
   parallel::GradientReducer& reducer = engine.store->reducer();
   reducer.begin(all.with_samples * all.backward_passes, all.max_passes * all.backward_passes, ready, all.samples_in, all.some_leave_out);
+  if (engine.copies) engine.copies->begin();
   std::vector<at::Tensor> found = run(all.passes);
+  if (engine.copies) engine.copies->end();
   const auto traced = engine.trace->span("wait for gradients", "sync");
   reducer.finish();
   return found;

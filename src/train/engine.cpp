@@ -7,8 +7,12 @@ namespace cairn::train {
 parallel::Pass pass_over(Engine& engine, const mesh::Batch& batch) { return pass_over(engine, batch, engine.axes); }
 
 parallel::Pass pass_over(Engine& engine, const mesh::Batch& batch, const mesh::Axes& axes) {
+  return pass_over(engine, batch, axes, engine.store->weights());
+}
+
+parallel::Pass pass_over(Engine& engine, const mesh::Batch& batch, const mesh::Axes& axes, const model::Weights& at) {
   return {.model = *engine.model,
-          .at = engine.store->weights(),
+          .at = at,
           .buffers = engine.buffers,
           .axes = axes,
           .batch = batch,

@@ -6,11 +6,13 @@
 #include "base/random.h"
 #include "mesh/axes.h"
 #include "model/decoder/fp8_linear.h"
+#include "model/experts/exchange.h"
 #include "model/frozen_prefix.h"
 #include "model/model.h"
 #include "model/objective.h"
 #include "model/pass_options.h"
 #include "optim/optimizer.h"
+#include "parallel/experts/copied_experts.h"
 #include "parallel/pass.h"
 #include "parallel/pipeline/pipeline.h"
 #include "parallel/state/parameter_store.h"
@@ -74,6 +76,8 @@ struct Engine {
   parallel::ContextRule context = {};           // how sequences are sharded along cp
   model::PassOptions options = {};              // the options of all passes, which borrow them
   std::unique_ptr<model::Fp8LinearLayers> fp8;  // owns what options.fp8 points to; null: no layer is in fp8
+  std::unique_ptr<model::ExpertExchange> experts;  // owns what options.experts points to; null: every rank has all experts
+  std::unique_ptr<parallel::CopiedExperts> copies;  // expert.placement = fssdp: experts that are copied for a step; null: none is
   std::unique_ptr<model::FrozenPrefix> frozen;  // train.cache_frozen_bytes; null: every pass runs all blocks
   std::function<void()> before_update;          // called on all ranks when gradients are final, before the update; may be empty
   std::function<void()> after_update;           // called on all ranks when the optimizer has changed parameters; may be empty
@@ -86,5 +90,7 @@ struct Engine {
 parallel::Pass pass_over(Engine& engine, const mesh::Batch& batch);
 // Along other groups than the engine's, which the pass borrows.
 parallel::Pass pass_over(Engine& engine, const mesh::Batch& batch, const mesh::Axes& axes);
+// At other weights than the engine's, which the pass borrows too.
+parallel::Pass pass_over(Engine& engine, const mesh::Batch& batch, const mesh::Axes& axes, const model::Weights& at);
 
 }  // namespace cairn::train

@@ -24,8 +24,8 @@ HeldOut evaluate_held_out(Job& job, const std::function<void(double done)>& prog
   const std::chrono::nanoseconds begun = job.instruments.wall->now();
   const ScopedGlobalParameters global(job);
   const data::BatchRange share = job.shares.within_step_group(count);
-  const size_t measured = job.engine.objective->measures().size();
-  std::vector<double> sums(2 + measured);  // loss, its denominator, the objective's measures
+  const size_t measured = model::measures_of(*job.engine.model, *job.engine.objective).size();
+  std::vector<double> sums(2 + measured);                                           // loss, its denominator, measures
   const int64_t micro_batch = job.ahead.planner ? 1 : job.config.plan.micro_batch;  // sequences of any length: one by one
   for (const data::BatchRange& part :
        data::micro_batches(share.count, micro_batch, (count + job.shares.step_group_ranks - 1) / job.shares.step_group_ranks)) {

@@ -18,6 +18,9 @@ constexpr Conflict kConflicts[] = {
     {Feature::frozen_cache, Feature::tp, "ranks along mesh.tp sum in every layer: leave it out, or use mesh.dp"},
     {Feature::frozen_cache, Feature::cp, "a rank has parts of sequences: leave it out, or use mesh.dp"},
     {Feature::frozen_cache, Feature::pp, "the leading layers lie on other ranks: leave it out, or use mesh.dp"},
+    {Feature::frozen_cache, Feature::ep, "ranks along mesh.ep exchange tokens in every layer: leave it out, or use mesh.dp"},
+    {Feature::fssdp, Feature::zero3, "a home that is sharded itself would be gathered for every copy: use memory.zero = 2"},
+    {Feature::fssdp, Feature::check_every, "a step that is computed twice would plan other copies: leave one of the two out"},
     {Feature::frozen_cache, Feature::zero3, "ranks gather the weights of every layer together: leave it out, or use memory.zero = 2"},
     {Feature::frozen_cache, Feature::stream, "layers go through a sequence in slices: leave it out, or use recompute.mode = full"},
     {Feature::frozen_cache, Feature::stage_recompute, "the whole stage is recomputed: leave it out, or use recompute.mode = full"},
@@ -95,6 +98,7 @@ void add_layout(const Settings& s, const parallel::Plan& plan, std::vector<UsedF
   axis(Feature::cp, "cp");
   axis(Feature::pp, "pp");
   axis(Feature::ep, "ep");
+  if (s.layout.expert.placement == parallel::ExpertPlacement::fssdp) used.push_back({Feature::fssdp, "expert.placement = fssdp"});
   axis(Feature::mesh_island, "island");
   if (parallel::islands_step_separately(plan)) used.push_back({Feature::local_steps, fmt::format("sync.island.kind = {}", s.island.kind)});
   if (plan.islands > 1) used.push_back({Feature::remote_islands, fmt::format("island.count = {}", plan.islands)});

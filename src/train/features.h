@@ -32,6 +32,7 @@ enum class Feature {
   cp,                  // context parallelism
   pp,                  // pipeline parallelism
   ep,                  // expert parallelism
+  fssdp,               // experts are copied to more ranks for a step
   mesh_island,         // islands in one world
   local_steps,         // islands that take local steps between two synchronisations
   remote_islands,      // islands that are separate worlds

@@ -13,6 +13,7 @@
 #include "comm/world.h"
 #include "kernels/aten.h"
 #include "model/trainable.h"
+#include "parallel/layout/expert_split.h"
 #include "train/build.h"
 #include "train/report/gather_texts.h"
 #include "train/state/full_state.h"
@@ -131,6 +132,13 @@ LayoutTrace trace_layout(comm::World& world, base::Recipe recipe, const LayoutTr
                        options.plant);
   }
   LayoutTrace recording{.elements = job->engine.model->elements()};
+  for (const model::Parameter& one : job->engine.model->parameters())
+    if (parallel::expert_dim(one) >= 0) recording.expert_elements += one.elements();
+  RoutingRecorder routing;
+  if (recording.expert_elements > 0) {
+    job->engine.options.routing = &routing;
+    job->engine.options.draws_by_token = true;  // passes then know which token is which
+  }
   const comm::Ledger before = world.ledger();
   for (int64_t step = 1; step <= options.steps; ++step) {
     TracedStep& one = recording.steps.emplace_back();
@@ -145,6 +153,7 @@ LayoutTrace trace_layout(comm::World& world, base::Recipe recipe, const LayoutTr
     job->engine.step_group->all_reduce({loss.data(), 1, comm::Dtype::f64}, comm::Reduce::sum, {comm::Purpose::control, "loss"}).wait_host();
     one.loss = loss[0] / static_cast<double>(taken.loss_denominator);
     one.gradient_norm = taken.output.gradient_norm.item<double>();
+    if (recording.expert_elements > 0) one.routing = routing.take(world);
     if (options.tensors) one.parameters = copied(gather_whole(*job, parameter_state(*job)));
   }
   recording.sent = sent_since(world, before);

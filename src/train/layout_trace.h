@@ -8,6 +8,7 @@
 #include "base/recipe.h"
 #include "comm/label.h"
 #include "mesh/named_tensor.h"
+#include "train/routing_trace.h"
 
 namespace cairn::comm {
 class World;
@@ -25,6 +26,7 @@ struct TracedStep {
   mesh::NamedTensors parameters;  // full tensors, after the update
   // Parameters whose gradient should be identical on two ranks and is not: "model.norm.weight (ranks 0 and 1)".
   std::vector<std::string> unequal_copies;
+  StepRouting routing;  // of models with experts
 };
 
 // The memory of one rank in bytes: what it keeps between steps, and the peaks during steps.
@@ -41,6 +43,7 @@ struct LayoutTrace {
   std::vector<RankMemory> memory = {};  // by rank
   SentBytes sent = {};                  // by all ranks, during the steps
   int64_t elements = 0;                 // parameters of the whole model
+  int64_t expert_elements = 0;          // of these, those of experts
 };
 
 // LayoutTraceOptions::plant: ring forms of context attention drop a partial result that they should merge.

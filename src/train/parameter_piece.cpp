@@ -38,16 +38,17 @@ optim::ParameterPiece make_piece(const model::Parameter& of, const parallel::Par
 }
 
 std::shared_ptr<const optim::TensorShard> tensor_shard(comm::World& world, const parallel::Plan& plan, const model::Parameter& of) {
-  const std::vector<int> ranks = plan.mesh.peers(world.rank(), "tp");
-  if (ranks.size() == 1) return nullptr;
   const mesh::Placement placement = parallel::placement_of(plan, of.name);
+  const char* axis = std::holds_alternative<mesh::Replicate>(placement.on("ep")) ? "tp" : "ep";  // experts are whole along tp
+  const std::vector<int> ranks = plan.mesh.peers(world.rank(), axis);
+  if (ranks.size() == 1) return nullptr;
   std::vector<mesh::LocalShard> shards;
   for (const int rank : ranks) shards.push_back(mesh::local_shard(placement, plan.mesh.axis_coordinates(rank), of.shape));
   if (std::all_of(shards.begin(), shards.end(), [&](const mesh::LocalShard& one) { return one.local_shape() == of.shape; })) return nullptr;
   for (const mesh::LocalShard& one : shards)
     if (one.boxes().empty())
-      base::fail_input("mesh.tp = {}: a rank would have no part of {}, which the optimizer updates together: use fewer ranks along tp",
-                       ranks.size(), of.name);
+      base::fail_input("mesh.{} = {}: a rank would have no part of {}, which the optimizer updates together: use fewer ranks along {}",
+                       axis, ranks.size(), of.name, axis);
   return std::make_shared<const optim::TensorShard>(optim::TensorShard{world.group(ranks), of.shape, std::move(shards)});
 }
 

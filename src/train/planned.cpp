@@ -176,7 +176,7 @@ Planned planned(base::Recipe recipe, int ranks, const parallel::Plan* given, boo
   check_placements(s, *p.task.model, p.plan);
   p.rules = step_rules(s, *p.task.model, p.plan, p.batch.length, on_gpu);
   if (const auto objective = step_method(s).objective) p.task.objective = objective(s);
-  p.rules.measures = static_cast<int64_t>(p.task.objective->measures().size());
+  p.rules.measures = static_cast<int64_t>(model::measures_of(*p.task.model, *p.task.objective).size());
   return p;
 }
 

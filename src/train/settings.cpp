@@ -15,13 +15,13 @@ namespace cairn::train {
 namespace {
 
 // Refuses a key that contradicts the shape of the pretrained model.
-void refuse_conflicts(const model::ModelOptions& given, const model::ModelOptions& theirs) {
-  const auto schema = model::model_schema();
+template <class Options>
+void refuse_conflicts(const base::Schema<Options>& schema, const Options& given, const Options& theirs, const std::string& from) {
   const std::vector<base::Setting> ours = schema.values_of(given), expected = schema.values_of(theirs);
   for (size_t i = 0; i < ours.size(); ++i)
     if (ours[i] != expected[i])
-      base::fail_input("model.{} = {}: the model in {} has {}: leave the key out", schema.section().entries[i].key, base::to_toml(ours[i]),
-                       given.from, base::to_toml(expected[i]));
+      base::fail_input("{}.{} = {}: the model in {} has {}: leave the key out", schema.section().name, schema.section().entries[i].key,
+                       base::to_toml(ours[i]), from, base::to_toml(expected[i]));
 }
 
 // Which parameters model.parscale.train names, in place of model.train; and what is refused before anything is built.
@@ -103,6 +103,10 @@ void read_structure(base::Recipe& recipe, model::ModelOptions& model, const mode
           "start from a model without streams.",
           model.parscale.streams, model.parscale.prefix_tokens, model.from, theirs.parscale.streams, theirs.parscale.prefix_tokens);
   }
+  if (outline.shape.experts.count > 0) {
+    model.moe = recipe.read(model::expert_schema(), theirs.moe);
+    refuse_conflicts(model::expert_schema(), model.moe, theirs.moe, model.from);
+  }
   model::PatternOptions pattern = theirs.attention;
   model.attention = recipe.read(model::pattern_schema(), recipe.has("model.attention.type") ? model::PatternOptions{} : pattern);
   pattern.allow_partial_cover = model.attention.allow_partial_cover;  // a permission, not a part of the pattern
@@ -125,6 +129,7 @@ Settings read_settings(base::Recipe& recipe) {
   s.model = recipe.read(model::model_schema());
   s.model.attention = recipe.read(model::pattern_schema());
   s.model.parscale = recipe.read(model::stream_schema());
+  s.model.moe = recipe.read(model::expert_schema());
   s.model.cnn = recipe.read(model::conv_schema());
   s.model.supernet = recipe.read(model::supernet_schema());
   s.model.sparse = recipe.read(model::sparse_schema());
@@ -136,7 +141,7 @@ Settings read_settings(base::Recipe& recipe) {
     const model::ModelOptions theirs = model::options_of(outline.shape, s.model);
     s.model = recipe.read(model::model_schema(), theirs);
     read_structure(recipe, s.model, theirs, outline);
-    refuse_conflicts(s.model, theirs);
+    refuse_conflicts(model::model_schema(), s.model, theirs, s.model.from);
     s.model.sparse.weights = outline.masked_weights;
     if (!recipe.has("data.tokenizer")) data.tokenizer_file = outline.tokenizer_file;
     if (const model::PatchInput& pictures = outline.shape.pictures; pictures.channels > 0)
@@ -172,6 +177,7 @@ Settings read_settings(base::Recipe& recipe) {
   s.layout.tensor = recipe.read(parallel::tensor_schema());
   s.layout.pipeline = recipe.read(parallel::pipeline_schema());
   s.layout.recompute = recipe.read(parallel::recompute_schema());
+  s.layout.expert = recipe.read(parallel::expert_layout_schema());
   s.layout.place = recipe.read_patterns(parallel::kPlaceTable);
   s.sync = sync::read_dp_sync(recipe);
   s.island = sync::read_island_sync(recipe);
@@ -196,6 +202,7 @@ std::vector<base::Section> recipe_sections() {
   std::vector<base::Section> sections{model::model_schema().section(),
                                       model::pattern_schema().section(),
                                       model::stream_schema().section(),
+                                      model::expert_schema().section(),
                                       model::conv_schema().section(),
                                       model::supernet_schema().section(),
                                       model::sparse_schema().section(),
@@ -214,6 +221,7 @@ std::vector<base::Section> recipe_sections() {
                                       parallel::memory_schema().section(),
                                       parallel::tensor_schema().section(),
                                       parallel::context_schema().section(),
+                                      parallel::expert_layout_schema().section(),
                                       parallel::pipeline_schema().section(),
                                       parallel::recompute_schema().section(),
                                       parallel::place_section(),

@@ -110,13 +110,16 @@ model::Losses together(PassSpan list, std::span<const std::string> measured, con
   const auto options = losses.sum.options().dtype(at::kDouble);
   const auto own = static_cast<int64_t>(objective.measures().size() - measured.size());
   std::vector<at::Tensor> all{losses.measures.defined() ? losses.measures : at::zeros({own}, options)};  // a rank may have no losses
-  CAIRN_CHECK(all.front().numel() == own, "{} measures of the first pass, and its objective names {}", all.front().numel(), own);
+  CAIRN_CHECK(all.front().numel() >= own, "{} measures of the first pass, and its objective names {}", all.front().numel(), own);
+  const at::Tensor terms = all.front().narrow(0, own, all.front().numel() - own);  // of the model's blocks: they come last
+  all.front() = all.front().narrow(0, 0, own);
   const at::Tensor none = at::full({1}, std::numeric_limits<double>::quiet_NaN(), options);
   for (const std::string& name : measured) {
     const auto of = std::find_if(list.begin(), list.end(), [&](const WeightedPass& one) { return one.name == name; });
     const auto place = static_cast<size_t>(of - list.begin());
     all.push_back(of == list.end() ? none : (place == 0 ? losses : found[place]).sum.to(at::kDouble).reshape({1}));
   }
+  all.push_back(terms);
   losses.measures = at::cat(all);
   return losses;
 }

@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "model/families/families.h"
 #include "model/families/rope_angles.h"
+#include "model/some_experts.h"
 
 namespace cairn::model {
 namespace {
@@ -34,7 +35,7 @@ DecoderShape some(const std::string& kind) {
     shape.linear = {.heads = 6, .key_dim = 4, .value_dim = 8};
   }
   shape.tokens = {.bos = 1, .pad = 0, .eos = {2, 7}};
-  return shape;
+  return with_experts(shape, /*losses=*/false);
 }
 
 TEST(Config, ReadsBackWhatItWroteForEveryFamily) {

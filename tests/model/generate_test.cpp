@@ -11,6 +11,7 @@
 #include "model/decoder/decoder.h"
 #include "model/families/families.h"
 #include "model/generate/decode_step.h"
+#include "model/some_experts.h"
 
 namespace cairn::model {
 namespace {
@@ -23,7 +24,7 @@ DecoderShape small_shape(const std::string& name) {
   if (name == "mistral") shape.window = 5;
   shape.tied = name != "qwen3";
   shape.qkv_bias = kind.qkv_bias, shape.out_bias = kind.out_bias, shape.mlp_bias = kind.mlp_bias;
-  return shape;
+  return with_experts(shape);
 }
 
 struct Small {
@@ -65,7 +66,7 @@ constexpr SamplingOptions kGreedy{.temperature = 0};
 TEST(Generate, WithACacheGivesWhatFullPassesGiveInEveryFamily) {
   for (const std::string& name : family_names()) {
     Small small(name);
-    const bool by_blocks = family(name).linear_attention;
+    const bool by_blocks = family(name).linear_attention || family(name).has_experts();
     ASSERT_EQ(DecodeStep::make(*small.model, small.weights, small.buffers) == nullptr, by_blocks) << name;
     std::vector<int32_t> ids{3, 1, 4, 1, 5};
     const GeneratedText found = small.write_one(ids, {.tokens = 70, .sampling = kGreedy});  // beyond the cache's first capacity

@@ -14,6 +14,7 @@
 #include "model/decoder/decoder.h"
 #include "model/families/families.h"
 #include "model/objective.h"
+#include "model/some_experts.h"
 #include "parallel/by_autograd.h"
 #include "parallel/pass.h"
 #include "parallel/token_batch.h"
@@ -174,7 +175,7 @@ DecoderShape small(const std::string& kind) {
                      .out_bias = of.out_bias,
                      .mlp_bias = of.mlp_bias};
   if (of.linear_attention) shape.linear = {.heads = 3, .key_dim = 2, .value_dim = 4, .chunk = 16};
-  return shape;
+  return with_experts(shape);
 }
 
 std::vector<Case> of_every_family() {

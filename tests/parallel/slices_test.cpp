@@ -1,4 +1,5 @@
 // StreamBP: layers and head in slices along the sequence give the losses and gradients of whole sequences.
+#include "model/some_experts.h"
 #include "parallel/activations/slices.h"
 
 #include <cmath>
@@ -53,7 +54,7 @@ DecoderShape slice_shape(const std::string& kind, const std::string& wiring = "s
                      .mlp_bias = of.mlp_bias,
                      .residual = wiring};
   if (wiring == "ladder") shape.ladder_layers = {1, 2};
-  return shape;
+  return model::with_experts(shape);
 }
 
 std::vector<SliceCase> slice_cases() {

@@ -16,6 +16,7 @@
 #include "model/decoder/residual_stream.h"
 #include "model/families/families.h"
 #include "model/objective.h"
+#include "model/some_experts.h"
 #include "parallel/layout/model_shard.h"
 #include "parallel/layout/tensor_split.h"
 #include "parallel/pass.h"
@@ -184,7 +185,7 @@ TEST(TensorParallelOverlap, SumsBf16AsAReduceScatterDoes) {
 
 model::DecoderShape shape_of(const std::string& kind, int64_t heads, int64_t kv_heads) {
   const model::Family& of = model::family(kind);
-  return {.vocab = 23,
+  return model::with_experts({.vocab = 23,
           .embed = 12,
           .layers = 2,
           .heads = heads,
@@ -196,7 +197,7 @@ model::DecoderShape shape_of(const std::string& kind, int64_t heads, int64_t kv_
           .family = kind,
           .qkv_bias = of.qkv_bias,
           .out_bias = of.out_bias,
-          .mlp_bias = of.mlp_bias};
+          .mlp_bias = of.mlp_bias});
 }
 
 std::vector<TpCase> tp_cases() {

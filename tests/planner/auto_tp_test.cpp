@@ -1,3 +1,4 @@
+#include "model/some_experts.h"
 #include "planner/tensor_parallel/auto_tp.h"
 
 #include <algorithm>
@@ -162,6 +163,8 @@ std::vector<OwnCase> own_cases() {
                                   .mlp_bias = f.mlp_bias,
                                   .residual = residual};
         if (residual == "ladder") shape.ladder_layers = {0, 1};
+        if (f.has_experts() && residual != "standard") continue;
+        shape = model::with_experts(shape);
         all.push_back({shape});
         if (f.names.qkv.size() == 3)
           all.push_back({shape, {.rank = 4, .targets = {"q_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}}});

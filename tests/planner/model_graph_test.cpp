@@ -1,3 +1,4 @@
+#include "model/some_experts.h"
 #include "planner/graph/model_graph.h"
 
 #include <algorithm>
@@ -23,7 +24,7 @@ using testing::HasSubstr;
 
 model::DecoderShape small_decoder(const std::string& family) {
   const model::Family& f = model::family(family);
-  return {.vocab = 50,
+  return model::with_experts({.vocab = 50,
           .embed = 16,
           .layers = 1,
           .heads = 4,
@@ -35,7 +36,7 @@ model::DecoderShape small_decoder(const std::string& family) {
           .family = family,
           .qkv_bias = f.qkv_bias,
           .out_bias = f.out_bias,
-          .mlp_bias = f.mlp_bias};
+          .mlp_bias = f.mlp_bias});
 }
 
 const GraphTensor& tensor_of(const OpGraph& graph, const std::string& name) {

@@ -1,3 +1,4 @@
+#include "model/some_experts.h"
 #include "snapshot/pretrained.h"
 
 #include <filesystem>
@@ -45,7 +46,7 @@ model::DecoderShape small(const std::string& family = "llama", bool tied = false
                             .mlp_bias = of.mlp_bias};
   if (of.linear_attention) shape.linear = {.heads = 2, .key_dim = 2, .value_dim = 4};
   shape.tokens = {.bos = 1, .eos = {2}};
-  return shape;
+  return model::with_experts(shape, /*losses=*/false);
 }
 
 // The parameters of that shape with values of their own.

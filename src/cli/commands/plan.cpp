@@ -134,6 +134,10 @@ std::string layout_in_words(const train::Planned& p) {
   if (plan.mesh.extent("cp") > 1 && model::needs_of(p.settings.model.kind).linear_attention)
     line("states", fmt::format("{}, {}", base::enum_name(parallel::kLinearFormNames, plan.context.linear),
                                base::enum_name(parallel::kStateDtypeNames, plan.context.state_dtype)));
+  if (parallel::places_experts(plan))
+    line("experts", fmt::format("on ranks along ep; {} way of tokens to them{}",
+                                base::enum_name(parallel::kExpertDispatchNames, p.settings.layout.expert.dispatch),
+                                plan.zero > 0 ? "; other parameters are replicated along ep, and sharded within it" : ""));
   for (const auto& [axis, rule] : plan.sync) line(("sync " + axis).c_str(), rule);
   return out;
 }
@@ -141,7 +145,7 @@ std::string layout_in_words(const train::Planned& p) {
 std::string memory_in_words(const train::Planned& p) {
   const int64_t master_bytes = p.settings.train.parameters == train::Precision::bf16 ? 2 : 4;
   planner::RankBytes most;
-  std::vector<int> ranks = p.plan.mesh.peers_along(p.plan.mesh.members().front(), {"pp", "tp"});
+  std::vector<int> ranks = p.plan.mesh.peers_along(p.plan.mesh.members().front(), parallel::model_axes(p.plan));
   if (p.plan.mesh.members().size() <= kRanksInspected) ranks = p.plan.mesh.members();  // else the others are like these, or have less
   for (const int rank : ranks) {
     const planner::RankBytes one = planner::rank_bytes(*p.task.model, p.plan, p.rules, rank, master_bytes);
@@ -191,7 +195,7 @@ std::string messages_in_words(const std::vector<planner::TrafficRow>& rows) {
   for (const planner::TrafficRow& row : rows)
     lines.push_back({row.what, row.axis, row.collective, fmt::format("{} {}", sizes_in_words(row.shape), row.dtype),
                      row.predicted ? std::to_string(row.times) : "?",
-                     row.predicted ? std::to_string(row.bytes) : fmt::format("<= {}", row.bytes), std::string(comm::name(row.purpose)),
+                     row.predicted ? std::to_string(row.bytes) : fmt::format("{} {}", row.expected ? "~" : "<=", row.bytes), std::string(comm::name(row.purpose)),
                      row.reason});
   return "messages of one step (bytes: of all ranks together, as the ledger will show them; tensor: what a group of ranks works on)\n" +
          table(lines, {false, false, false, false, true, true, false, false}) +

@@ -93,6 +93,9 @@ int compare(const VerifyArguments& a) {
   for (size_t i = 0; i < one.steps.size(); ++i)
     terminal.line(fmt::format("step {}  loss {:.7f} and {:.7f}  gradient norm {:.7f} and {:.7f}", i + 1, one.steps[i].loss,
                               other.steps[i].loss, one.steps[i].gradient_norm, other.steps[i].gradient_norm));
+  for (size_t i = 0; i < one.steps.size(); ++i)
+    if (const std::string apart = train::routing_difference(one.steps[i].routing, other.steps[i].routing); !apart.empty())
+      terminal.line(fmt::format("step {}  {}", i + 1, apart));
   const train::Difference found = train::first_difference(one, other, a.tolerance);
   if (found.step == 0) {
     terminal.line(
@@ -196,6 +199,31 @@ std::vector<Layout> many_layouts() {
   return all;
 }
 
+// Layouts of a model with 6 experts in each layer, on packed documents. Batches that do not divide leave ranks without samples.
+std::vector<Layout> expert_layouts() {
+  std::vector<Layout> all{{"dp=1", {"train.micro_batch=3"}}, {"dp=3", {"memory.zero=2"}}};
+  for (const int n : {2, 3, 4}) all.push_back({fmt::format("ep={}", n)});
+  all.push_back({"ep=4", {"train.micro_batch=1", "recompute.mode=full"}});
+  all.push_back({"dp=2,ep=2"});
+  all.push_back({"dp=3,ep=2", {"train.micro_batch=1"}});
+  for (const int zero : {1, 2, 3}) all.push_back({"dp=2,ep=4", {fmt::format("memory.zero={}", zero)}});
+  all.push_back({"dp=3,ep=2", {"memory.zero=3", "train.micro_batch=1", "memory.accumulate_unsharded=false"}});
+  all.push_back({"dp=4,shard=2,ep=2", {"memory.zero=2"}});
+  all.push_back({"tp=2,ep=2"});
+  all.push_back({"dp=2,tp=2,ep=2", {"memory.zero=1"}});
+  all.push_back({"cp=2,ep=2"});
+  all.push_back({"cp=2,ep=3", {"memory.zero=3", "context.form=gather"}});
+  all.push_back({"pp=2,ep=2"});
+  all.push_back({"pp=2,ep=3", {"pipeline.schedule=zb_h1", "pipeline.micro_batches=3"}});
+  all.push_back({"pp=2,dp=2,ep=2", {"memory.zero=1", "recompute.mode=full"}});
+  all.push_back({"pp=2,tp=2,ep=2"});
+  all.push_back({"cp=2,tp=2,ep=2", {"memory.zero=2"}});
+  all.push_back({"island=2,dp=2,ep=2"});
+  all.push_back({"ep=6", {"expert.dispatch=hierarchical", "expert.node_ranks=3"}});
+  all.push_back({"dp=2,ep=4", {"expert.placement=fssdp", "expert.memory_slots=1"}});
+  return all;
+}
+
 std::string words(const Layout& layout) {
   std::string text = layout.mesh;
   for (const std::string& set : layout.sets) text += fmt::format(" {}", set);
@@ -203,12 +231,14 @@ std::string words(const Layout& layout) {
 }
 
 // Bytes of state per rank if everything that can be sharded were sharded evenly.
-double ideal_state(const Layout& layout, double elements) {
+double ideal_state(const Layout& layout, double elements, double of_experts) {
   const mesh::Mesh mesh = mesh::parse_mesh(layout.mesh);
   double zero = mesh.extent("shard") > 1 ? 3 : 0;
   for (const std::string& set : layout.sets)
     if (set.starts_with("memory.zero=")) zero = set.back() - '0';
-  const double own = elements / (mesh.extent("tp") * mesh.extent("pp"));
+  const bool experts = of_experts > 0 && mesh.extent("ep") > 1;  // whole along tp
+  const double dense = experts ? elements - of_experts : elements;
+  const double own = (dense / mesh.extent("tp") + (experts ? of_experts / mesh.extent("ep") : 0)) / mesh.extent("pp");
   const double keepers = (mesh.extent("shard") > 1 ? mesh.extent("shard") : mesh.extent("dp")) * mesh.extent("cp");
   return 4 * own / (zero >= 3 ? keepers : 1) + 4 * own / (zero >= 2 && mesh.extent("pp") == 1 ? keepers : 1) +
          8 * own / (zero >= 1 ? keepers : 1);
@@ -221,14 +251,16 @@ int print_table(const VerifyArguments& given) {
       "even share | ratio |");
   terminal.line("|---|---|---|---|---|---|---|---|---|---|---|---|");
   bool all_good = true;
-  for (const std::string family : {"llama", "gpt2", "gla"}) {
+  for (const std::string family : {"llama", "gpt2", "gla", "mixtral"}) {
     VerifyArguments a = given;
     a.sets.push_back("model.kind=" + family);
     if (family == "gpt2") a.sets.push_back("model.kv_heads=8");
     if (family == "gla") a.sets.push_back("context.balanced=false");
+    if (family == "mixtral")
+      a.sets.insert(a.sets.end(), {"model.moe.experts=6", "model.moe.width=40", "model.moe.z_loss=0.001", "data.packing=separate"});
     const train::LayoutTraceOptions options{.steps = 10, .tensors = false, .plant = {}, .cache = (cache_folder() / "data").string()};
     std::map<std::vector<std::string>, train::LayoutTrace> alone;
-    for (const Layout& layout : many_layouts()) {
+    for (const Layout& layout : family == "mixtral" ? expert_layouts() : many_layouts()) {
       const train::LayoutTrace many = record_on(a, layout, options);
       if (!alone.contains(layout.data)) alone[layout.data] = record_on(a, {"dp=1", layout.data}, options);
       const train::LayoutTrace& one = alone[layout.data];
@@ -237,9 +269,12 @@ int print_table(const VerifyArguments& given) {
         loss = std::max(loss, std::abs(one.steps[i].loss - many.steps[i].loss));
         norm = std::max(norm, std::abs(one.steps[i].gradient_norm / many.steps[i].gradient_norm - 1));
       }
+      for (size_t i = 0; i < one.steps.size(); ++i)
+        if (const std::string apart = train::routing_difference(many.steps[i].routing, one.steps[i].routing); !apart.empty())
+          terminal.line(fmt::format("{}, step {}: {}", words(layout), i + 1, apart));
       int64_t state = 0;
       for (const train::RankMemory& rank : many.memory) state = std::max(state, rank.state());
-      const double ideal = ideal_state(layout, static_cast<double>(many.elements));
+      const double ideal = ideal_state(layout, static_cast<double>(many.elements), static_cast<double>(many.expert_elements));
       const auto sent = [&](comm::Purpose purpose) {
         return base::human_bytes(many.sent[static_cast<size_t>(purpose)] / static_cast<int64_t>(many.memory.size()) / options.steps);
       };

@@ -16,7 +16,7 @@ namespace cairn::kernels {
 namespace {
 
 constexpr int64_t kFewRows = 4;           // up to so many rows of a group read the weight once, in place
-constexpr int64_t kTileRows = 192;        // of a product of many rows: enough to pay for packing the weight again
+constexpr int64_t kProductRows = 192;     // of a product of many rows: enough to pay for packing the weight again
 constexpr int64_t kFewRowsOutputs = 256;  // outputs of a task of few rows
 constexpr int64_t kTileOutputs = 128;     // rows of a weight gradient that are a task
 
@@ -50,7 +50,7 @@ std::vector<GroupTile> row_tiles(const RowGroups& groups, int64_t rows, int64_t 
         tiles.push_back({one.group, one.begin, one.count, first, std::min(kFewRowsOutputs, outputs - first)});
       continue;
     }
-    const int64_t pieces = (one.count + kTileRows - 1) / kTileRows;
+    const int64_t pieces = (one.count + kProductRows - 1) / kProductRows;
     for (int64_t i = 0; i < pieces; ++i) {
       const int64_t from = one.count * i / pieces, to = one.count * (i + 1) / pieces;
       tiles.push_back({one.group, one.begin + from, to - from, 0, outputs});
@@ -61,8 +61,8 @@ std::vector<GroupTile> row_tiles(const RowGroups& groups, int64_t rows, int64_t 
 
 bool has_fast_form(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w) {
   const auto fits = [](const at::Tensor& one) { return one.size(0) == 0 || fits_sgemm(one); };
-  return find_sgemm() != nullptr && is_cpu_float(w) && w.is_contiguous() && w.numel() > 0 && is_cpu_float(x) && is_cpu_float(y) && fits(x) &&
-         fits(y) && w.size(1) < std::numeric_limits<int>::max() && w.size(2) < std::numeric_limits<int>::max();
+  return find_sgemm() != nullptr && is_cpu_float(w) && w.is_contiguous() && w.numel() > 0 && is_cpu_float(x) && is_cpu_float(y) &&
+         fits(x) && fits(y) && w.size(1) < std::numeric_limits<int>::max() && w.size(2) < std::numeric_limits<int>::max();
 }
 
 void check_grouped(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, const RowGroups& groups) {
@@ -82,7 +82,8 @@ void multiply_tile(const GroupTile& tile, const at::Tensor& y, const at::Tensor&
     const WeightView view{.data = weight, .out = forward ? out : in, .in = forward ? in : out, .fan_in_fan_out = !forward};
     return matvec(to, y.stride(0), from, x.stride(0), tile.count, view, tile.first, tile.first + tile.outputs);
   }
-  const int rows = static_cast<int>(tile.count), outputs = static_cast<int>(forward ? out : in), inner = static_cast<int>(forward ? in : out);
+  const int rows = static_cast<int>(tile.count), outputs = static_cast<int>(forward ? out : in),
+            inner = static_cast<int>(forward ? in : out);
   const int ldw = static_cast<int>(in), ldx = static_cast<int>(x.stride(0)), ldy = static_cast<int>(y.stride(0));
   const float one = 1, none = 0;
   find_sgemm()(forward ? "T" : "N", "N", &outputs, &rows, &inner, &one, weight, &ldw, from, &ldx, &none, to, &ldy);

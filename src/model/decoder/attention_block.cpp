@@ -222,10 +222,7 @@ void AttentionBlock::backward_weight(Saved&& saved, mesh::Gradients& into, const
   parts_.out.product_gradient(into, attended, Operand::take(saved, "dout"), call);
   progress_messages(call);
   if (call.sliced && call.slice.context) return branch_.bias_gradient(saved, into, parts_.out, call);  // unproject does the rest
-  if (parts_.q_norm) {
-    parts_.k_norm->weight_gradient(into, saved.take("dk"), saved.take("raw_k"), saved.take("k_statistics"), call);
-    parts_.q_norm->weight_gradient(into, saved.take("dq"), saved.take("raw_q"), saved.take("q_statistics"), call);
-  }
+  if (parts_.q_norm) head_norm_gradients(saved, into, call);
   if (has_prefixes(call)) {
     into.add(parts_.prefix->v, saved.take("dprefix_v"));
     into.add(parts_.prefix->k, saved.take("dprefix_k"));
@@ -240,7 +237,10 @@ void AttentionBlock::plain(Values& values, const Call& call) const {
   const at::Tensor x = branch_.plain_in(values, call);
   const PositionFields places = of_streams(PositionFields::in(values), call);
   Heads heads = split(parts_.qkv.plain(x, call), {shape_.heads, shape_.kv_heads});
-  if (parts_.q_norm) heads.q = parts_.q_norm->plain(heads.q, call), heads.k = parts_.k_norm->plain(heads.k, call);
+  if (parts_.q_norm) {
+    heads.q = parts_.q_norm->plain(normed_part(heads.q), call).view(heads.q.sizes());
+    heads.k = parts_.k_norm->plain(normed_part(heads.k), call).view(heads.k.sizes());
+  }
   if (parts_.rotary) {
     const kernels::RopeTable table = angles(places, call, x.size(1));
     heads.q = plain_rope(heads.q, table.cos, table.sin);
@@ -296,21 +296,31 @@ kernels::AttentionOptions AttentionBlock::options(const Call& call, int64_t leng
 
 void AttentionBlock::norm_heads(Heads& heads, Saved* keep, const Call& call) const {
   const at::Tensor raw_q = heads.q.contiguous(), raw_k = heads.k.contiguous();
-  const Norm::Result q = parts_.q_norm->forward(raw_q, call), k = parts_.k_norm->forward(raw_k, call);
-  heads.q = q.y, heads.k = k.y;
+  const Norm::Result q = parts_.q_norm->forward(normed_part(raw_q), call), k = parts_.k_norm->forward(normed_part(raw_k), call);
+  heads.q = q.y.view(raw_q.sizes()), heads.k = k.y.view(raw_k.sizes());
   if (!keep) return;
   keep->put("raw_q", raw_q), keep->put("q_statistics", q.statistics);
   keep->put("raw_k", raw_k), keep->put("k_statistics", k.statistics);
 }
 
 void AttentionBlock::norm_heads_input(const Heads& into, const Heads& d, Saved& saved, const Call& call) const {
-  const at::Tensor dq = at::empty_like(d.q), dk = at::empty_like(d.k);
-  parts_.q_norm->input_gradient(dq, d.q, saved.get("raw_q"), saved.get("q_statistics"), call);
-  parts_.k_norm->input_gradient(dk, d.k, saved.get("raw_k"), saved.get("k_statistics"), call);
-  into.q.copy_(dq);
-  into.k.copy_(dk);
+  const auto gradient = [&](const Norm& norm, const at::Tensor& dy, const char* raw, const char* statistics) {
+    const at::Tensor dx = at::empty_like(dy);
+    norm.input_gradient(normed_part(dx), normed_part(dy), normed_part(saved.get(raw)), saved.get(statistics), call);
+    return dx;
+  };
+  into.q.copy_(gradient(*parts_.q_norm, d.q, "raw_q", "q_statistics"));
+  into.k.copy_(gradient(*parts_.k_norm, d.k, "raw_k", "k_statistics"));
   saved.put("dq", d.q);
   saved.put("dk", d.k);
+}
+
+void AttentionBlock::head_norm_gradients(Saved& saved, mesh::Gradients& into, const Call& call) const {
+  const auto contribute = [&](const Norm& norm, const char* dy, const char* raw, const char* statistics) {
+    norm.weight_gradient(into, normed_part(saved.take(dy)), normed_part(saved.take(raw)), saved.take(statistics), call);
+  };
+  contribute(*parts_.k_norm, "dk", "raw_k", "k_statistics");
+  contribute(*parts_.q_norm, "dq", "raw_q", "q_statistics");
 }
 
 kernels::RopeTable AttentionBlock::angles(const PositionFields& places, const Call& call, int64_t length) {

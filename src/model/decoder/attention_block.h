@@ -94,9 +94,12 @@ class AttentionBlock final : public Block {
   kernels::AttentionOptions options(const Call& call, int64_t length, const at::Tensor& documents, const at::Tensor& key_documents,
                                     const PositionFields* places = nullptr) const;
 
+  // What a norm of contiguous heads [batch, length, heads, head_dim] is over: each of them, or all of a token.
+  at::Tensor normed_part(const at::Tensor& heads) const { return parts_.normed_together ? heads.flatten(2) : heads; }
   // New heads instead of views: the gradient of the norm needs its input and its output.
   void norm_heads(Heads& heads, Saved* keep, const Call& call) const;
   void norm_heads_input(const Heads& into, const Heads& d, Saved& saved, const Call& call) const;
+  void head_norm_gradients(Saved& saved, mesh::Gradients& into, const Call& call) const;
 
   // The angles of each position: [length, head_dim / 2], or [batch, length, head_dim / 2] where the batch has positions.
   static kernels::RopeTable angles(const PositionFields& places, const Call& call, int64_t length);

@@ -34,7 +34,7 @@ void AttentionBlock::project(Values& values, const Call& call) const {
   progress_messages(call);
   if (parts_.q_norm) {
     const auto keep = [&](at::Tensor& whole, const Norm& norm, const at::Tensor& raw) {
-      const at::Tensor normed = norm.forward(raw.contiguous(), call).y;
+      const at::Tensor normed = norm.forward(normed_part(raw.contiguous()), call).y.view(raw.sizes());
       rotate(normed, places, call);
       if (!whole.defined()) whole = at::empty({all.batch, all.length, raw.size(2), shape_.head_dim}, normed.options());
       whole.narrow(1, call.slice.begin, length).copy_(normed);
@@ -97,10 +97,7 @@ void AttentionBlock::unproject(Values& values, Values& gradients, mesh::Gradient
         parts_.qkv.input_gradient(sums.narrow(0, first, count), rows(dqkv).narrow(0, first, count), call, nullptr, nullptr, first);
       },
       call);
-  if (parts_.q_norm) {
-    parts_.k_norm->weight_gradient(into, saved.take("dk"), saved.take("raw_k"), saved.take("k_statistics"), call);
-    parts_.q_norm->weight_gradient(into, saved.take("dq"), saved.take("raw_q"), saved.take("q_statistics"), call);
-  }
+  if (parts_.q_norm) head_norm_gradients(saved, into, call);
   parts_.qkv.weight_gradient(into, Operand::take(saved, "in"), Operand{.values = rows(dqkv)}, call);
   branch_.norm_gradients(saved, into, call);
 }

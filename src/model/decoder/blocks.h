@@ -17,6 +17,7 @@ struct AttentionParts {
   std::optional<Norm> norm = {};  // absent: a separate norm block
   Linear qkv = {}, out = {};
   std::optional<Norm> q_norm = {}, k_norm = {};  // of each head, before rotation
+  bool normed_together = false;                  // the norms are over all heads of a token together
   bool rotary = true;
   bool causal = true;  // a query sees only keys before it
   std::optional<kernels::BlockPattern> pattern = {};

@@ -18,6 +18,8 @@
 #include "model/decoder/served_adapters.h"
 #include "model/decoder/stream_blocks.h"
 #include "model/decoder/wiring.h"
+#include "model/experts/balance.h"
+#include "model/experts/moe_block.h"
 #include "model/families/config.h"
 #include "model/families/families.h"
 #include "model/families/rope_angles.h"
@@ -41,6 +43,7 @@ class Decoder final : public DecoderParts {
     }
     const FamilyNames& names = family_.names;
     check_branch_adapters();
+    check_experts();
     if (shape_.pattern) shape_.pattern->lists = kernels::make_block_list_cache();
     const mesh::ParamId table = Model::add({.name = names.embedding + ".weight",
                                             .shape = {shape.vocab, shape.embed},
@@ -84,6 +87,9 @@ class Decoder final : public DecoderParts {
     }
     for (const AdapterMatrix& one : in_modules_) one.add_buffers(buffers, options);
     for (const WeightForm* form : weight_forms(*this)) form->add_buffers(buffers, options);
+    for (int64_t layer = 0; layer < shape_.layers; ++layer)
+      if (const ExpertShape& experts = shape_.experts; experts.in_layer(layer))
+        add_expert_buffers(buffers, fmt::format("layers.{}.mlp", layer), experts.count, experts.biased, options);
     if (!family_.rotary() || (family_.linear_attention && shape_.linear.softmax_layers.empty())) return buffers;
     const kernels::RopeTable table = rope_angles(shape_, shape_.table_length > 0 ? shape_.table_length : shape_.length, options);
     buffers["rope.cos"] = table.cos, buffers["rope.sin"] = table.sin;
@@ -91,6 +97,15 @@ class Decoder final : public DecoderParts {
   }
 
   std::string config_json() const override { return format_config(shape_); }
+  std::vector<std::string> loss_terms() const override {
+    return shape_.experts.count > 0 ? std::vector<std::string>{"aux_loss", "z_loss"} : std::vector<std::string>{};
+  }
+  std::vector<std::pair<std::string, double>> end_step(Buffers& buffers, bool skipped,
+                                                       const std::function<void(const at::Tensor&)>& sum) const override {
+    if (shape_.experts.count == 0) return {};
+    const double load = commit_expert_counts(buffers, skipped, shape_.experts.bias_rate, sum);
+    return load > 0 ? std::vector<std::pair<std::string, double>>{{"expert_load", load}} : std::vector<std::pair<std::string, double>>{};
+  }
   ElasticShape elastic() const override {
     const FamilyNames& names = family_.names;
     ElasticShape elastic{.layers = {}, .other_flops = 0, .one_width = true};
@@ -171,8 +186,8 @@ class Decoder final : public DecoderParts {
           apart ? BlockIo{.name = name, .reads = normed, .writes = writes, .onto = behind ? "" : wires[i].onto, .with = wires[i].with}
                 : BlockIo{.name = name, .reads = wires[i].reads, .writes = writes};
       Pending one;
-      one.branch = !attention          ? make_mlp(layer, io, apart, norm)
-                   : has_linear(layer) ? make_linear_attention(layer, io, apart, norm)
+      one.branch = !attention          ? shape_.experts.in_layer(layer) ? make_moe(layer, io) : make_mlp(layer, io, apart, norm)
+                            : has_linear(layer) ? make_linear_attention(layer, io, apart, norm)
                                        : make_attention(layer, io, apart, norm);
       if (norm) one.norm = make_norm_block(shape_, {.name = name + "_norm", .reads = wires[i].reads, .writes = normed}, *norm);
       if (adapted)
@@ -255,8 +270,10 @@ class Decoder final : public DecoderParts {
     if (!apart) parts.norm = std::exchange(norm, std::nullopt);
     parts.qkv = add_linear(qkv, {"", shape_.embed, "embed"}, shape_.qkv_bias);
     if (family_.qk_norm) {
-      parts.q_norm = add_norm(at + "self_attn.q_norm", Norm::Kind::rms, shape_.head_dim, "head");
-      parts.k_norm = add_norm(at + "self_attn.k_norm", Norm::Kind::rms, shape_.head_dim, "head");
+      parts.normed_together = family_.qk_norm_together;
+      const char* const axis = parts.normed_together ? "normed_heads" : "head";
+      parts.q_norm = add_norm(at + "self_attn.q_norm", Norm::Kind::rms, parts.normed_together ? q : shape_.head_dim, axis);
+      parts.k_norm = add_norm(at + "self_attn.k_norm", Norm::Kind::rms, parts.normed_together ? kv : shape_.head_dim, axis);
     }
     parts.out = add_linear({{at + names.out, shape_.embed, "embed"}}, {"", q, "heads"}, shape_.out_bias, /*to_residual=*/true);
     if (shape_.streams.count > 1) parts.prefix = add_prefixes(at + names.qkv[0]);
@@ -289,6 +306,14 @@ class Decoder final : public DecoderParts {
     parts.out =
         add_linear({{at + names.out, shape_.embed, "embed"}}, {"", values, "heads", s.value_dim}, /*bias=*/false, /*to_residual=*/true);
     return make_linear_attention_block(s, shape_.embed, shape_.dropout, io, std::move(parts));
+  }
+
+  std::unique_ptr<Block> make_moe(int64_t layer, const BlockIo& io) {
+    const std::string at = fmt::format("{}.{}.", family_.names.layers, layer);
+    MoeParts parts;
+    parts.norm = add_norm(at + family_.names.mlp_norm, family_.norm, shape_.embed, "embed");
+    add_experts(parts, at);
+    return make_moe_block(shape_, io, std::move(parts));
   }
 
   std::unique_ptr<Block> make_mlp(int64_t layer, const BlockIo& io, bool apart, std::optional<Norm>& norm) {

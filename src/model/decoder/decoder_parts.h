@@ -19,6 +19,8 @@
 #include "model/decoder/residual_stream.h"
 #include "model/decoder/served_adapters.h"
 #include "model/decoder/wiring.h"
+#include "model/experts/moe_block.h"
+#include "model/families/expert_names.h"
 #include "model/families/families.h"
 #include "model/formed_weights.h"
 
@@ -104,6 +106,42 @@ class DecoderParts : public Model {
     add_forms(linear, dense);
     add_adapters(linear, outs, in);
     return linear;
+  }
+
+  // The weights of a layer's experts, stacked, and of its router and the shared expert: nothing of them is split along tp, and none takes
+  // adapters.
+  void add_experts(MoeParts& parts, const std::string& layer) {
+    const ExpertShape& experts = shape_.experts;
+    const ExpertNames names = expert_names(layer);
+    const double to_residual = 0.02 / std::sqrt(2.0 * static_cast<double>(shape_.layers));
+    parts.router = Model::add({.name = names.router, .shape = {experts.count, shape_.embed}, .axes = {"router", "embed"}});
+    parts.gate_up =
+        Model::add({.name = names.gate_up, .shape = {experts.count, 2 * experts.width, shape_.embed}, .axes = {"expert", "", "embed"}});
+    parts.down = Model::add({.name = names.down,
+                             .shape = {experts.count, shape_.embed, experts.width},
+                             .axes = {"expert", "embed", ""},
+                             .deviation = to_residual});
+    if (experts.shared_width == 0) return;
+    const auto matrix = [&](const std::string& name, int64_t out, int64_t in, double deviation) {
+      return Model::add({.name = name + ".weight", .shape = {out, in}, .axes = {"shared", "shared"}, .deviation = deviation});
+    };
+    MoeParts::Shared shared;
+    shared.up.weight = {matrix(names.shared + "gate_proj", experts.shared_width, shape_.embed, 0.02).first, 2};
+    matrix(names.shared + "up_proj", experts.shared_width, shape_.embed, 0.02);
+    shared.down.weight = matrix(names.shared + "down_proj", shape_.embed, experts.shared_width, to_residual);
+    shared.gate.weight = matrix(names.shared_gate, 1, shape_.embed, 0.02);
+    parts.shared = std::move(shared);
+  }
+
+  void check_experts() const {
+    if (shape_.experts.count == 0) return;
+    if (!is_standard(shape_.residual))
+      base::fail_input("model.residual = \"{}\": layers with experts need the standard wiring. Leave it out.", shape_.residual);
+    if (shape_.streams.count > 1)
+      base::fail_input("model.parscale.streams = {}: not with experts. Leave it out, or use a dense family.", shape_.streams.count);
+    if (adapter_.behind_branches())
+      base::fail_input("model.adapter.style = {}: not behind layers with experts. Use model.adapter.style = adaptformer, or LoRA on {}.",
+                       base::enum_name(kAdapterStyleNames, adapter_.style), family_.linear_layers);
   }
 
   // Whether the model has other parameters in the place of these neighbours.

@@ -8,6 +8,7 @@
 #include "kernels/block_pattern.h"
 #include "model/decoder/linear_attention_shape.h"
 #include "model/decoder/stream_shape.h"
+#include "model/experts/shape.h"
 #include "model/vision/patch_input.h"
 
 namespace cairn::model {
@@ -58,8 +59,9 @@ struct DecoderShape {
   double dropout = 0;                       // dropout of what is added to the residual stream, in training
   std::string residual = "standard";        // one of kWirings (decoder/wiring.h)
   std::vector<int64_t> ladder_layers = {};  // ladder wiring: which layers, ascending
-  bool elastic_layers = false;  // subnets may leave out layers (supernet/)
+  bool elastic_layers = false;              // subnets may leave out layers (supernet/)
   PatchInput pictures = {};                 // of families that read pictures; `vocab` above counts their classes
+  ExpertShape experts = {};                 // of families with experts; `mlp` above is the width of layers without
   LinearAttentionShape linear = {};         // of families with linear attention; heads and head_dim above are those of softmax layers
   // Fields of the config.json it was read from that nothing here interprets, as JSON: they are written back.
   std::vector<std::pair<std::string, std::string>> other_fields = {};

@@ -15,6 +15,7 @@
 #include "model/decoder/stream_options.h"
 #include "model/decoder/wiring.h"
 #include "model/families/config_fields.h"
+#include "model/families/expert_config.h"
 #include "model/families/families.h"
 #include "model/families/fla_config.h"
 #include "model/families/vit_config.h"
@@ -29,8 +30,10 @@ void refuse_other_maths(const ConfigFields& config) {
   const Family* named = find_family(config.json().value("model_type", ""));
   const bool has_window = named && named->config.sliding_window;
   for (const char* key : {"quantization_config", "auto_map", "attn_logit_softcapping", "final_logit_softcapping", "attention_chunk_size",
-                          "num_local_experts", "num_experts", "logits_scaling", "clip_qkv"})
+                          "logits_scaling", "clip_qkv"})
     config.only(key, {});
+  if (!named || !named->has_experts())
+    for (const char* key : {"num_local_experts", "num_experts"}) config.only(key, {});
   for (const char* key : {"is_encoder_decoder", "add_cross_attention", "use_sliding_window", "scale_attn_by_inverse_layer_idx"})
     config.only(key, {false});
   config.only("scale_attn_weights", {true});
@@ -143,7 +146,7 @@ void read_rope(DecoderShape& shape, const base::Json& config, const std::string&
   const base::Json* scaling = parameters ? parameters : object("rope_scaling");
   if (scaling) shape.rope_scaling = read_scaling(*scaling, file);
   const bool inside = parameters && parameters->contains("rope_theta");
-  shape.rope_theta = positive(inside ? *parameters : config, "rope_theta", file, 10000);
+  shape.rope_theta = positive(inside ? *parameters : config, "rope_theta", file, family(shape.family).config.default_rope_theta);
   if (parameters && parameters->contains("partial_rotary_factor") && (*parameters)["partial_rotary_factor"] != 1)
     base::fail_input("{}: partial_rotary_factor = {}: Cairn rotates whole heads", file,
                      base::shown((*parameters)["partial_rotary_factor"]));
@@ -204,14 +207,16 @@ void read_llama_like(DecoderShape& shape, const ConfigFields& config) {
   shape.head_dim = config.size("head_dim", kHeadsMax,
                                style.default_head_dim > 0 ? style.default_head_dim : std::max<int64_t>(1, shape.embed / shape.heads));
   shape.length = config.size("max_position_embeddings", kLengthMax, style.default_length);
-  shape.norm_eps = config.number("rms_norm_eps", 1, 1e-6);
+  shape.norm_eps = config.number("rms_norm_eps", 1, style.default_norm_eps);
   shape.tied = config.flag("tie_word_embeddings", false);
   if (style.attention_bias) shape.qkv_bias = shape.out_bias = config.flag("attention_bias", false);
+  if (style.qkv_bias) shape.qkv_bias = config.flag("qkv_bias", true);
   if (style.mlp_bias) shape.mlp_bias = config.flag("mlp_bias", false);
   if (style.sliding_window) {
-    const bool none = config.json().contains("sliding_window") && !config.find("sliding_window");  // null; left out means 4096
-    shape.window = none ? 0 : config.size("sliding_window", kLengthMax, 4096);
+    const bool none = !config.find("sliding_window") && (style.default_window == 0 || config.json().contains("sliding_window"));  // or null
+    shape.window = none ? 0 : config.size("sliding_window", kLengthMax, style.default_window);
   }
+  if (family(shape.family).has_experts()) read_experts(shape, config);
   read_rope(shape, config.json(), config.file());
   if (shape.heads % shape.kv_heads != 0)
     base::fail_corrupt(config.file(),
@@ -244,9 +249,11 @@ void write_llama_like(base::OrderedJson& config, const DecoderShape& shape) {
   write_rope(config, shape);
   config["hidden_act"] = "silu";
   if (style.attention_bias) config["attention_bias"] = shape.qkv_bias;
+  if (style.qkv_bias) config["qkv_bias"] = shape.qkv_bias;
   if (style.mlp_bias) config["mlp_bias"] = shape.mlp_bias;
   if (style.sliding_window) config["sliding_window"] = shape.window > 0 ? base::OrderedJson(shape.window) : base::OrderedJson(nullptr);
   if (style.use_sliding_window) config["use_sliding_window"] = false;
+  if (shape.experts.count > 0) write_experts(config, shape);
 }
 
 void read_family(DecoderShape& shape, const ConfigFields& config) {
@@ -305,7 +312,7 @@ constexpr const char* kNotKept[] = {"dtype", "torch_dtype", "_name_or_path", "ro
 
 // Fields that are written with a default and have no part in what Cairn computes: the file's value is kept.
 bool is_free(const FamilyConfig& style, const std::string& key) {
-  return key == "initializer_range" || key == "use_cache" ||
+  return key == "initializer_range" || key == "use_cache" || key == "output_router_logits" ||
          std::any_of(style.dropouts.begin(), style.dropouts.end(), [&](const auto& one) { return one.first == key; });
 }
 

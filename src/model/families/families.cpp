@@ -63,6 +63,87 @@ Family qwen3() {
           .config = {.default_head_dim = 128, .attention_bias = true, .use_sliding_window = true}};
 }
 
+// Names of one expert's matrices, as Qwen and OLMo write them.
+FamilyNames names_with_experts() {
+  FamilyNames names = llama_names();
+  names.expert = {"mlp.experts.#.gate_proj", "mlp.experts.#.up_proj", "mlp.experts.#.down_proj"};
+  names.router = "mlp.gate";
+  return names;
+}
+
+constexpr const char* kAttentionLayers = "q_proj, k_proj, v_proj and o_proj (experts take no adapters)";
+
+Family mixtral() {
+  FamilyNames names = llama_names();
+  names.expert = {"block_sparse_moe.experts.#.w1", "block_sparse_moe.experts.#.w3", "block_sparse_moe.experts.#.w2"};
+  names.router = "block_sparse_moe.gate";
+  return {.name = "mixtral",
+          .architecture = "MixtralForCausalLM",
+          .names = names,
+          .config = {.default_kv_heads = 8,
+                     .default_length = 4096 * 32,
+                     .default_window = 0,
+                     .default_norm_eps = 1e-5,
+                     .default_rope_theta = 1e6,
+                     .sliding_window = true,
+                     .experts = "num_local_experts",
+                     .expert_width = "intermediate_size"},
+          .linear_layers = kAttentionLayers};
+}
+
+Family qwen2_moe() {
+  return {.name = "qwen2_moe",
+          .architecture = "Qwen2MoeForCausalLM",
+          .names = names_with_experts(),
+          .qkv_bias = true,
+          .config = {.default_kv_heads = 16,
+                     .qkv_bias = true,
+                     .use_sliding_window = true,
+                     .experts = "num_experts",
+                     .expert_width = "moe_intermediate_size",
+                     .default_experts = 60,
+                     .default_experts_per_token = 4,
+                     .norm_topk_prob = true,
+                     .dense_layers = true,
+                     .shared_expert = true},
+          .linear_layers = kAttentionLayers};
+}
+
+Family qwen3_moe() {
+  return {.name = "qwen3_moe",
+          .architecture = "Qwen3MoeForCausalLM",
+          .names = names_with_experts(),
+          .qk_norm = true,
+          .config = {.default_kv_heads = 4,
+                     .attention_bias = true,
+                     .use_sliding_window = true,
+                     .experts = "num_experts",
+                     .expert_width = "moe_intermediate_size",
+                     .default_experts = 128,
+                     .default_experts_per_token = 8,
+                     .norm_topk_prob = true,
+                     .dense_layers = true},
+          .linear_layers = kAttentionLayers};
+}
+
+Family olmoe() {
+  return {.name = "olmoe",
+          .architecture = "OlmoeForCausalLM",
+          .names = names_with_experts(),
+          .qk_norm = true,
+          .qk_norm_together = true,
+          .config = {.default_kv_heads = 0,
+                     .default_length = 4096,
+                     .default_norm_eps = 1e-5,
+                     .attention_bias = true,
+                     .experts = "num_experts",
+                     .expert_width = "intermediate_size",
+                     .default_experts = 64,
+                     .default_experts_per_token = 8,
+                     .norm_topk_prob = true},
+          .linear_layers = kAttentionLayers};
+}
+
 Family gpt2() {
   return {.name = "gpt2",
           .architecture = "GPT2LMHeadModel",
@@ -122,7 +203,7 @@ Family vit() {
 }  // namespace
 
 const std::vector<Family>& families() {
-  static const std::vector<Family> list{llama(), mistral(), qwen2(), qwen3(), gpt2(), gla()};
+  static const std::vector<Family> list{llama(), mistral(), qwen2(), qwen3(), gpt2(), gla(), mixtral(), qwen2_moe(), qwen3_moe(), olmoe()};
   return list;
 }
 

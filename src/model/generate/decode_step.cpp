@@ -81,7 +81,7 @@ std::unique_ptr<DecodeStep> DecodeStep::make(const Model& model, const Weights& 
   const DecoderShape& s = step->shape_;
   if (!is_standard(s.residual) || s.pattern) return nullptr;
   const Family& kind = family(s.family);
-  if (kind.linear_attention) return nullptr;  // the blocks decode with their states
+  if (kind.linear_attention || s.experts.count > 0 || kind.qk_norm_together) return nullptr;  // the blocks decode
   step->rotary_ = kind.rotary(), step->gated_ = kind.gated();
   WeightFinder find(model, weights, step->held_);
   const auto norm = [&](const std::string& name) { return Gain{find.pointer(name + ".weight"), find.pointer(name + ".bias")}; };

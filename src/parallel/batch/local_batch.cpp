@@ -6,6 +6,7 @@
 #include "kernels/aten.h"
 #include "model/model.h"
 #include "parallel/batch/context_batch.h"
+#include "parallel/batch/sequence_fields.h"
 
 namespace cairn::parallel {
 namespace {
@@ -27,6 +28,7 @@ at::Tensor document_before(const mesh::Batch& whole, const std::vector<mesh::Int
 }  // namespace
 
 LocalBatch::LocalBatch(const Pass& pass) : whole_(pass.batch) {
+  if (!pass.model.loss_terms().empty()) add_sequence_fields(whole_);
   comm::Group* cp = pass.axes.find("cp");
   const at::Tensor* tokens = tokens_of(whole_);
   const bool draws = (pass.into || pass.as_training) && pass.options.draws_by_token;
@@ -37,7 +39,7 @@ LocalBatch::LocalBatch(const Pass& pass) : whole_(pass.batch) {
   if (draws && given != whole_.fields.end()) {
     keys_ = given->second.tensor;
   } else if (draws) {
-    const int64_t rows = tokens->size(0) / whole_.samples();  // of a sample: a pair of answers has two
+    const int64_t rows = whole_.samples() > 0 ? tokens->size(0) / whole_.samples() : 1;  // of a sample: a pair of answers has two
     const at::Tensor row_ids = (whole_.ids.view({-1, 1}) * rows + at::arange(rows, whole_.ids.options())).view({-1, 1});
     keys_ = row_ids * kMaxPositions + at::arange(tokens->size(1), whole_.ids.options());
   }

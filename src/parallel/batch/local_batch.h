@@ -23,7 +23,7 @@ class LocalBatch {
   const at::Tensor* token_keys() const { return keys_.defined() ? &keys_ : nullptr; }
 
  private:
-  const mesh::Batch& whole_;
+  mesh::Batch whole_;
   bool cut_ = false;
   mesh::Batch own_;
   int64_t positions_ = 0;  // of each sample, where samples are no sequences of tokens

@@ -16,6 +16,7 @@
 #include "mesh/local_shard.h"
 #include "model/model.h"
 #include "parallel/dtensor_block.h"
+#include "parallel/layout/expert_split.h"
 #include "parallel/layout/place_overrides.h"
 #include "parallel/layout/stage_split.h"
 #include "parallel/layout/tensor_split.h"
@@ -103,6 +104,28 @@ void check_stages(const std::vector<int64_t>& blocks, int stages, const model::M
   check_split(blocks, static_cast<int64_t>(model.blocks().size()));
 }
 
+// The placement that blocks have a form for: along tp by heads and widths, along ep by experts.
+mesh::Placement native_placement(const model::Parameter& parameter, const mesh::Mesh& mesh) {
+  mesh::Placement native;
+  const auto add = [&](const char* axis, mesh::Placement::How how) {
+    if (!std::holds_alternative<mesh::Replicate>(how)) native.axes.push_back({axis, std::move(how)});
+  };
+  add("tp", tensor_split(parameter, mesh.extent("tp")));
+  add("ep", expert_split(parameter, mesh.extent("ep")));
+  return native;
+}
+
+// Throws bad_input for experts that the given plan places otherwise than by their ids.
+void check_given_experts(const Plan& plan, const model::Parameter& parameter, const mesh::Placement& given) {
+  if (given.axes.empty()) return;
+  const mesh::Placement native = native_placement(parameter, plan.mesh);
+  for (const int rank : plan.mesh.members())
+    if (mesh::local_shard(given, plan.mesh.axis_coordinates(rank), parameter.shape) !=
+        mesh::local_shard(native, plan.mesh.axis_coordinates(rank), parameter.shape))
+      base::fail_input("the plan's placement of {} is \"{}\": experts lie along ep by their ids. Use \"{}\", or leave it out.",
+                       parameter.name, mesh::to_string(given), mesh::to_string(native));
+}
+
 // Throws bad_input for a placement in the given plan under which no block can run the parameter.
 void check_given(const Plan& plan, const model::Model& model, size_t index) {
   const model::Parameter& parameter = model.parameters()[index];
@@ -114,6 +137,7 @@ void check_given(const Plan& plan, const model::Model& model, size_t index) {
     if (error.kind() != Error::Kind::bad_input) throw;
     base::fail_input("the plan's placement of {}: {}", parameter.name, error.what());
   }
+  if (expert_dim(parameter) >= 0) return check_given_experts(plan, parameter, given);
   if (is_native_split(parameter, plan.mesh, given)) return;
   for (const mesh::Placement::OnAxis& on : given.axes) {
     if (std::holds_alternative<mesh::Replicate>(on.how)) continue;
@@ -176,8 +200,8 @@ Plan make_plan(const LayoutOptions& options, int ranks) {
     // A recipe for many ranks may be tried on one. But along island and ep nothing is sharded, which is not what was asked for.
     if (plan.zero > 0 && m.island * m.ep > 1)
       base::fail_input(
-          "memory.zero = {}: state is sharded along dp and cp, not along {}: use mesh.dp = {} in its place, or leave memory.zero out",
-          plan.zero, m.island > 1 ? "island" : "ep", m.island > 1 ? m.island : m.ep);
+          "memory.zero = {}: state is sharded along dp and cp, not along {}: use mesh.dp as well or in its place, or leave memory.zero out",
+          plan.zero, m.island > 1 ? "island" : "ep");
     plan.zero = 0;  // one rank has all of it
   }
   const bool automatic = options.context.form == kAutomaticContext;
@@ -239,16 +263,17 @@ void fit_to_model(Plan& plan, const model::Model& model, const PipelineOptions& 
   apply_overrides(plan, model, place);
   const bool given = !plan.placements.empty();
   if (!given) check_tensor_split(model, tp);
+  check_expert_split(model, plan.mesh.extent("ep"));
   std::map<std::string, mesh::Placement> placements;
   for (size_t i = 0; i < model.parameters().size(); ++i) {
     const model::Parameter& parameter = model.parameters()[i];
     if (given) check_given(plan, model, i);
-    if (given && !is_native_split(parameter, plan.mesh, placement_of(plan, parameter.name))) {
+    if (given && expert_dim(parameter) < 0 && !is_native_split(parameter, plan.mesh, placement_of(plan, parameter.name))) {
       placements[parameter.name] = placement_of(plan, parameter.name);  // "replicated" too: it is not what a plan without it means
       continue;
     }
-    if (const mesh::Placement::How how = tensor_split(parameter, tp); !std::holds_alternative<mesh::Replicate>(how))
-      placements[parameter.name] = {{{"tp", how}}};
+    if (mesh::Placement native = native_placement(parameter, plan.mesh); !native.axes.empty())
+      placements[parameter.name] = std::move(native);
   }
   check_names(plan, model);
   plan.placements = std::move(placements);

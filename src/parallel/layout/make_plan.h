@@ -18,6 +18,7 @@ struct LayoutOptions {
   PipelineOptions pipeline;
   RecomputeOptions recompute;
   PlaceOptions place = {};
+  ExpertLayoutOptions expert = {};
 };
 
 // First step: the mesh of these options on `ranks` ranks, the ZeRO stage and the context rule. Throws bad_input for sizes that do not fit,

@@ -57,8 +57,7 @@ std::vector<int> rank_of_blocks(const Plan& plan, size_t blocks) {
 }
 
 ModelShard model_shard(const model::Model& model, const Plan& plan, int rank) {
-  // Only tp and pp split parameters here; along the other axes there are replicas.
-  const std::vector<int> model_ranks = plan.mesh.peers_along(rank, {"pp", "tp"});
+  const std::vector<int> model_ranks = plan.mesh.peers_along(rank, model_axes(plan));
   std::map<int, std::vector<bool>> named;
   std::map<int, std::vector<mesh::AxisCoordinate>> axis_coordinates;
   for (const int other : model_ranks) {

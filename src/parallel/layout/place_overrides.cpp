@@ -10,6 +10,7 @@
 #include "base/did_you_mean.h"
 #include "model/model.h"
 #include "model/name_pattern.h"
+#include "parallel/layout/expert_split.h"
 #include "parallel/layout/tensor_split.h"
 
 namespace cairn::parallel {
@@ -92,7 +93,10 @@ void apply_overrides(Plan& plan, const model::Model& model, const PlaceOptions& 
   const bool given = !plan.placements.empty();
   for (const model::Parameter& parameter : model.parameters()) {
     const auto found = wanted.find(parameter.name);
-    if (found == wanted.end() && given) continue;
+    if (found == wanted.end() && (given || expert_dim(parameter) >= 0)) continue;
+    if (expert_dim(parameter) >= 0)
+      base::fail_input("{} = \"{}\": {} holds experts, which lie along ep and are whole along tp. Leave it out of the pattern.",
+                       key_of(parameter.name), found->second, parameter.name);
     mesh::Placement& placement = plan.placements[parameter.name];
     placement = {};
     const int64_t dim = found == wanted.end() ? -1 : parse_place(parameter.name, found->second);

@@ -131,6 +131,9 @@ void check_tensor_split(const model::Model& model, int ranks) {
         base::fail_input("mesh.tp = {}: {} query and {} key heads cannot be split over so many ranks ({}): the next smaller is {}", ranks,
                          heads.queries, heads.keys, p.name, nearest);
       }
+      if (axis == "normed_heads")
+        base::fail_input("mesh.tp = {}: {} norms all heads of a token together, so they are not split over ranks. Use mesh.dp or mesh.pp.",
+                         ranks, p.name);
       if (axis == "tp_streams") shared = true;
       for (const int64_t section : p.sections)
         if (is_rows(axis) && section % ranks != 0)

@@ -25,6 +25,7 @@
 #include "model/named_parameters.h"
 #include "parallel/activations/stream_parts.h"
 #include "parallel/layout/model_shard.h"
+#include "parallel/pass_run.h"
 #include "parallel/pipeline/actors.h"
 #include "parallel/schedule/check.h"
 #include "parallel/stage_run.h"
@@ -240,7 +241,7 @@ struct Pipeline::Run {
     return m;
   }
   const Pass& pass(const base::TurnBuffers& turn) const { return passes[static_cast<size_t>(turn.tag())]; }
-  bool empty(const base::TurnBuffers& turn) const { return pass(turn).batch.samples() == 0; }  // on all ranks of all pipelines
+  bool empty(const base::TurnBuffers& turn) const { return !runs_blocks(pass(turn)); }  // on all ranks of all pipelines
 
   // The values that an actor reads, by input.
   std::vector<at::Tensor> receive_inputs(const PipelineActors::Part& part, base::TurnBuffers& turn) {
@@ -263,6 +264,8 @@ struct Pipeline::Run {
     const double from = now();
     auto stage = std::make_shared<StageInFlight>(StageInFlight{.pass = pass(turn), .run = nullptr});
     stage->pass.batch = messages.batch(part.stage, static_cast<int>(turn.tag()));
+    const bool ignored = stage->pass.batch.samples() == 0;
+    if (ignored) stage->pass.batch = ignored_sample(stage->pass.batch);
     for (const StageMessage& message : part.writes) stage->pass.outputs.push_back(message.edge.value);
     stage->run = std::make_unique<StageRun>(stage->pass, blocks_of_stage(owner.plan_, part.stage, owner.model_.blocks().size()),
                                             /*releases=*/false);
@@ -271,7 +274,14 @@ struct Pipeline::Run {
     run.forward();
     for (size_t i = 0; i < part.writes.size(); ++i)
       turn.output(i) = leaving(at_turn(part.writes[i], turn), run.output(part.writes[i].edge.value), run);
-    if (part.stage == last_stage()) losses[static_cast<size_t>(turn.tag())] = run.evaluate_objective();
+    model::Losses& found = losses[static_cast<size_t>(turn.tag())];
+    if (part.stage == last_stage()) {
+      const at::Tensor terms = std::exchange(found, run.evaluate_objective()).measures;  // of other stages of this rank
+      if (terms.defined()) found.measures = found.measures + terms;
+      if (ignored) found.per_sample = found.per_sample_count = at::Tensor();
+    } else {
+      run.add_terms(found);
+    }
     run.drop_outputs();
     if (gradients) {
       turn.output(part.writes.size()) = std::move(stage);

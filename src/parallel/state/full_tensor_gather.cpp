@@ -23,7 +23,7 @@ FullTensorGather::FullTensorGather(Parts parts)
     : step_group_(step_group(parts.world, parts.plan)), rank_(parts.world.rank()), model_(parts.model) {
   const Plan& plan = parts.plan;
   const ShardUnitRules rules = shard_unit_rules(plan, parts.whole_parameters, parts.min_unit_elements);
-  trivial_ = rules.ranks == 1 && plan.mesh.extent("tp") == 1 && plan.mesh.extent("pp") == 1;
+  trivial_ = rules.ranks == 1 && plan.mesh.extent("tp") == 1 && plan.mesh.extent("pp") == 1 && !places_experts(plan);
   if (trivial_) return;
   const size_t n = parts.model.parameters().size();
   sources_.resize(n);

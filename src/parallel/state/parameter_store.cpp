@@ -43,7 +43,8 @@ std::vector<std::string> sharding_axes(const Plan& plan) {
 }
 
 std::vector<std::string> replicating_axes(const Plan& plan) {
-  std::vector<std::string> axes{"dp", "ep"};
+  std::vector<std::string> axes{"dp"};
+  if (!places_experts(plan)) axes.emplace_back("ep");
   if (!islands_step_separately(plan)) axes.insert(axes.begin(), "island");
   if (plan.zero == 0) axes.insert(axes.end(), {"shard", "cp"});
   return axes;
@@ -71,9 +72,9 @@ ParameterStore::ParameterStore(Parts parts) : shard_(model_shard(parts.model, pa
   };
   const std::vector<std::string> sharding = sharding_axes(parts.plan);
   Groups groups{group(sharding, "parameters"), group(sharding, "gradients"), nullptr};
-  std::vector<std::string> model_axes = sharding;
-  model_axes.insert(model_axes.begin(), {"pp", "tp"});
-  model_group_ = group(model_axes);
+  std::vector<std::string> of_model = model_axes(parts.plan);
+  of_model.insert(of_model.end(), sharding.begin(), sharding.end());
+  model_group_ = group(of_model);
   groups.replicas = group(replicating_axes(parts.plan));
 
   std::vector<bool> trained;  // here
@@ -118,7 +119,9 @@ void ParameterStore::make_reducer(const Parts& parts, const Groups& groups, cons
   for (size_t i = 0; i < trained.size(); ++i) {
     if (!trained[i]) continue;
     reducer.uses.push_back(uses[i]);
-    reducer.copies.push_back(group_of_several(parts.world, shard_.parameters[i].copies));
+    // Along ep a communicator of its own: rows of tokens must not queue behind gradients.
+    reducer.copies.push_back(group_of_several(parts.world, shard_.parameters[i].copies, places_experts(parts.plan) ? "copies" : ""));
+    if (!reducer.memory && places_experts(parts.plan)) reducer.memory = reducer.copies.back();
   }
   reducer.reuse_memory = parts.reuse_gradient_memory && !reducer.memory &&
                          std::none_of(reducer.copies.begin(), reducer.copies.end(), [](auto* c) { return c; });

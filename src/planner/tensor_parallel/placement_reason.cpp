@@ -37,6 +37,7 @@ std::string placement_reason(const model::Parameter& p, const mesh::Placement& p
     return shared_reason(p, p.axes[static_cast<size_t>(dim)], std::holds_alternative<mesh::Ragged>(how));
   }
   if (dim >= 0) return fmt::format("dim {} is sharded", dim);
+  if (!std::holds_alternative<mesh::Replicate>(placement.on("ep"))) return "whole experts on each rank along ep; tokens travel to them";
   switch (p.role) {
     case model::Parameter::Role::norm:
       return "small, and every token needs all of it";

@@ -295,6 +295,7 @@ void add_tensor_parallel(const TrafficCase& step, TrafficTable& table) {
       const model::Card& card = step.model.blocks()[i]->card();
       const BlockKind kind = kind_of(card);
       const std::string name = folded_name(card.name);
+      if (has_experts(step.model, card)) continue;
       if (kind == BlockKind::other) {
         table.add_unpredicted(name, "tp", comm::Purpose::activation, "not predicted: nothing is known of what this block sends along tp");
         continue;

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "kernels/aten.h"
 #include "mesh/trainable_gradients.h"
@@ -24,7 +25,7 @@ constexpr int64_t kGradientBytes = 4;  // gradients are summed in fp32
 // One rank for each part of the model; the rest of the mesh repeats them.
 struct ModelRanks {
   explicit ModelRanks(const TrafficCase& step) : shard_degree(step.plan.zero > 0 ? step.extent(parallel::sharding_axes(step.plan)) : 1) {
-    const std::vector<int> ranks = step.plan.mesh.peers_along(0, {"pp", "tp"});
+    const std::vector<int> ranks = step.plan.mesh.peers_along(0, parallel::model_axes(step.plan));
     for (const int rank : ranks) shards.push_back(parallel::model_shard(step.model, step.plan, rank));
     replicas = step.plan.mesh.size() / static_cast<int64_t>(ranks.size());
     first = ranks;
@@ -88,10 +89,15 @@ Copies copies_in_words(const TrafficCase& step, const std::vector<int>& ranks) {
     const auto at = [&](int rank) { return step.plan.mesh.coordinate(rank, axis); };
     return std::any_of(ranks.begin(), ranks.end(), [&](int rank) { return at(rank) != at(ranks.front()); });
   };
-  if (!differ("pp"))
+  std::vector<std::string> axes;
+  for (const std::string& axis : parallel::model_axes(step.plan))
+    if (differ(axis.c_str())) axes.push_back(axis);
+  if (axes == std::vector<std::string>{"tp"})
     return {"tp", "ranks along tp hold the same of it and see different tokens or heads: its gradient is the sum of theirs"};
-  if (!differ("tp")) return {"pp", "blocks of several stages use it: its gradient is the sum of theirs"};
-  return {"pp+tp", "ranks of several stages and along tp hold the same of it: its gradient is the sum of theirs"};
+  if (axes == std::vector<std::string>{"pp"}) return {"pp", "blocks of several stages use it: its gradient is the sum of theirs"};
+  if (axes == std::vector<std::string>{"ep"})
+    return {"ep", "it is no expert: all ranks along ep hold it and see different samples, and its gradient is the sum of theirs"};
+  return {fmt::format("{}", fmt::join(axes, "+")), "ranks along these axes hold the same of it: its gradient is the sum of theirs"};
 }
 
 // How often each unit is all-gathered in a step (ZeRO 3): replays what parallel/stage_run.cpp fetches and releases.
@@ -234,11 +240,11 @@ void add_gradients(const TrafficCase& step, TrafficTable& table) {
                .purpose = comm::Purpose::gradient,
                .reason = fmt::format("{} replicas see different samples; all take the same step", peers)});
   }
-  std::vector<std::string> model_axes{"pp", "tp"};
-  model_axes.insert(model_axes.end(), keeping.begin(), keeping.end());
-  const int64_t sharing = step.extent(model_axes), groups = step.plan.mesh.size() / sharing;
+  std::vector<std::string> of_model = parallel::model_axes(step.plan);
+  of_model.insert(of_model.end(), keeping.begin(), keeping.end());
+  const int64_t sharing = step.extent(of_model), groups = step.plan.mesh.size() / sharing;
   table.add({.what = "gradient norm",
-             .axis = step.axis_name(model_axes),
+             .axis = step.axis_name(of_model),
              .collective = "all_reduce",
              .shape = {1},
              .dtype = "fp64",
@@ -344,40 +350,51 @@ int64_t split_update_bytes(const TrafficCase& step, const model::Parameter& of, 
   return 2 * 4 * parts;
 }
 
+// The updates of parameters that the ranks along one axis hold together: `along`, at one coordinate of the other axes.
+void add_updates_along(const TrafficCase& step, const std::string& axis, const ModelRanks& ranks,
+                       const std::vector<const parallel::ModelShard*>& along, TrafficTable& table) {
+  const bool matrices = step.rules.split_update == optim::SplitUpdate::matrices;
+  const mesh::FlatLayout& layout = along.front()->layout;
+  const std::vector<bool> chosen = chosen_of(step, *along.front());
+  const std::vector<parallel::ShardUnit> units = units_of(step, *along.front());
+  for (int shard_rank = 0; shard_rank < ranks.shard_degree; ++shard_rank) {
+    int64_t number = 0;
+    for (const parallel::ShardSlice& slice : parallel::shard_slices(layout, units, shard_rank)) {
+      const auto i = static_cast<size_t>(slice.piece);
+      const model::Parameter& of = step.model.parameters()[i];
+      std::vector<int64_t> elements;
+      for (const parallel::ModelShard* shard : along) elements.push_back(shard->layout.pieces[i].elements);
+      const bool together = !std::holds_alternative<mesh::Replicate>(parallel::placement_of(step.plan, of.name).on(axis));
+      if (!chosen[i] || !together || (matrices && !of.is_hidden_matrix())) continue;
+      const int64_t groups = ranks.replicas / ranks.shard_degree;
+      table.add({.what = "update of " + folded_name(of.name),
+                 .axis = axis,
+                 .collective = matrices ? "all_to_all" : "all_reduce",
+                 .shape = of.shape,
+                 .times = 2 * groups,
+                 .bytes = groups * split_update_bytes(step, of, elements, number++),
+                 .purpose = comm::Purpose::gradient,
+                 .reason = matrices ? "one rank makes the whole matrix orthogonal, from the parts of all, and sends them theirs"
+                                    : "means over rows and columns, and the size of the update, are those of the whole parameter"});
+    }
+  }
+}
+
 }  // namespace
 
 void add_update(const TrafficCase& step, TrafficTable& table) {
-  const int tp = step.extent("tp");
-  if (tp == 1 || step.rules.split_update == optim::SplitUpdate::nothing) return;
-  const bool matrices = step.rules.split_update == optim::SplitUpdate::matrices;
+  if (step.rules.split_update == optim::SplitUpdate::nothing) return;
   const ModelRanks ranks(step);
-  for (int stage = 0; stage < step.extent("pp"); ++stage) {
-    std::vector<const parallel::ModelShard*> along;  // tp
-    for (size_t r = 0; r < ranks.first.size(); ++r)
-      if (step.plan.mesh.coordinate(ranks.first[r], "pp") == stage) along.push_back(&ranks.shards[r]);
-    const mesh::FlatLayout& layout = along.front()->layout;
-    const std::vector<bool> chosen = chosen_of(step, *along.front());
-    const std::vector<parallel::ShardUnit> units = units_of(step, *along.front());
-    for (int shard_rank = 0; shard_rank < ranks.shard_degree; ++shard_rank) {
-      int64_t number = 0;
-      for (const parallel::ShardSlice& slice : parallel::shard_slices(layout, units, shard_rank)) {
-        const auto i = static_cast<size_t>(slice.piece);
-        const model::Parameter& of = step.model.parameters()[i];
-        std::vector<int64_t> elements;
-        for (const parallel::ModelShard* shard : along) elements.push_back(shard->layout.pieces[i].elements);
-        const bool whole = std::all_of(elements.begin(), elements.end(), [&](int64_t n) { return n == of.elements(); });
-        if (!chosen[i] || whole || (matrices && !of.is_hidden_matrix())) continue;
-        const int64_t groups = ranks.replicas / ranks.shard_degree;
-        table.add({.what = "update of " + folded_name(of.name),
-                   .axis = "tp",
-                   .collective = matrices ? "all_to_all" : "all_reduce",
-                   .shape = of.shape,
-                   .times = 2 * groups,
-                   .bytes = groups * split_update_bytes(step, of, elements, number++),
-                   .purpose = comm::Purpose::gradient,
-                   .reason = matrices ? "one rank makes the whole matrix orthogonal, from the parts of all, and sends them theirs"
-                                      : "means over rows and columns, and the size of the update, are those of the whole parameter"});
-      }
+  const std::vector<std::string> axes = parallel::model_axes(step.plan);
+  for (const std::string axis : {"tp", "ep"}) {
+    if (step.extent(axis) == 1 || std::find(axes.begin(), axes.end(), axis) == axes.end()) continue;
+    for (const int first : ranks.first) {
+      if (step.plan.mesh.coordinate(first, axis) > 0) continue;
+      const std::vector<int> group = step.plan.mesh.peers(first, axis);
+      std::vector<const parallel::ModelShard*> along;
+      for (size_t r = 0; r < ranks.first.size(); ++r)
+        if (std::find(group.begin(), group.end(), ranks.first[r]) != group.end()) along.push_back(&ranks.shards[r]);
+      add_updates_along(step, axis, ranks, along, table);
     }
   }
 }

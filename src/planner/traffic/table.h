@@ -46,8 +46,12 @@ inline int64_t all_reduce_bytes(int64_t bytes, int64_t ranks) { return 2 * (rank
 void add_tensor_parallel(const TrafficCase& step, TrafficTable& table);   // along tp, inside blocks
 void add_context_parallel(const TrafficCase& step, TrafficTable& table);  // along cp, likewise
 void add_pipeline(const TrafficCase& step, TrafficTable& table);          // values between pipeline stages
+void add_expert_parallel(const TrafficCase& step, TrafficTable& table);   // along ep, likewise
 void add_gradients(const TrafficCase& step, TrafficTable& table);
 void add_parameters(const TrafficCase& step, TrafficTable& table);
 void add_update(const TrafficCase& step, TrafficTable& table);  // of parameters that ranks along tp hold together
+
+// Whether a block has the weights of several experts, which are whole along tp: nothing is sent there for them.
+bool has_experts(const model::Model& model, const model::Card& card);
 
 }  // namespace cairn::planner

@@ -32,6 +32,11 @@ std::vector<Limit> model_limits(const Settings& settings) {
   if (!tokens) limits.push_back({Feature::cp, "this model reads no sequences to shard: use mesh.dp"});
   if (!needs.large_vocabulary) limits.push_back({Feature::loss_chunks, "this model has few logits: leave it out"});
   if (needs.running_statistics) limits.push_back({Feature::cuda_graph, "the host keeps the model's running means: leave it out"});
+  if (needs.experts) {
+    limits.push_back({Feature::cuda_graph, "the host learns how many tokens each expert gets: leave it out"});
+    limits.push_back({Feature::fp8, "experts compute in bf16 or fp32: leave train.fp8 out"});
+    limits.push_back({Feature::sync_check, "the host learns how many tokens each expert gets: leave it out"});
+  }
   if (needs.linear_attention) limits.push_back({Feature::fp8, "layers of linear attention compute in bf16 or fp32: leave train.fp8 out"});
   if (!model::is_standard(settings.model.residual))
     limits.push_back({Feature::tensor_overlap,

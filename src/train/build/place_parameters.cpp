@@ -12,6 +12,7 @@
 #include "model/formed_weights.h"
 #include "model/model.h"
 #include "parallel/dtensor_block.h"
+#include "parallel/experts/expert_exchange.h"
 #include "parallel/layout/linear_context.h"
 #include "parallel/layout/measure_links.h"
 #include "parallel/layout/settle_context.h"
@@ -100,6 +101,29 @@ void settle_context(Job& job, comm::World& world) {
         "context.state_dtype = bf16: states are rounded on every rank that they pass, so results differ from those of one rank");
 }
 
+// How rows reach the experts of other ranks, and which experts are copied for a step.
+void place_experts(Job& job, comm::World& world) {
+  const parallel::Plan& plan = job.config.plan;
+  if (!parallel::places_experts(plan)) return;
+  Engine& engine = job.engine;
+  const parallel::ExpertLayoutOptions& options = job.config.settings.layout.expert;
+  comm::Group& group = world.group(plan.mesh.peers(world.rank(), "ep"), "experts");
+  parallel::CountRows count;
+  if (options.placement == parallel::ExpertPlacement::fssdp) {
+    engine.copies = std::make_unique<parallel::CopiedExperts>(
+        parallel::CopiedExperts::Parts{.world = world,
+                                       .model = *engine.model,
+                                       .plan = plan,
+                                       .store = *engine.store,
+                                       .counters = world.group(engine.step_group->ranks(), "counts of experts"),
+                                       .nodes = parallel::nodes_along(group, options),
+                                       .options = options});
+    count = [copies = engine.copies.get()](std::string_view block, const std::vector<int64_t>& rows) { copies->count(block, rows); };
+  }
+  engine.experts = parallel::make_expert_exchange(group, options, std::move(count));
+  engine.options.experts = engine.experts.get();
+}
+
 // Whether chunks of logits without a target are left out. On a GPU the host waits to learn which, so only where it may, and where data have
 // prompts.
 bool skips_logits(const Job& job) {
@@ -143,6 +167,7 @@ void place_parameters(Job& job, comm::World& world, const std::vector<bool>& tra
   engine.options.head_slice = parallel::head_slice_tokens(s.layout.recompute);
   engine.options.skip_unneeded_logits = skips_logits(job);
   engine.options.offload_inputs = s.layout.recompute.inputs == parallel::RecomputeInputs::host;
+  place_experts(job, world);
   engine.fp8 = fp8_linear_layers(s, *engine.model, plan);
   engine.options.fp8 = engine.fp8.get();
   if (engine.fp8 && on_gpu && !kernels::has_fp8(job.config.device))

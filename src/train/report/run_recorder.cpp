@@ -54,7 +54,7 @@ RunRecorder::RunRecorder(comm::World& world, Job& job, const Start& start)
       job_(job),
       start_(in_step_group(start, job)),
       meter_(job.config.device, [&job] { return job.engine.sync->progress(kLooksAway); }),
-      measured_(job.engine.objective->measures()) {
+      measured_(model::measures_of(*job.engine.model, *job.engine.objective)) {
   result_.step = job.progress.steps_done;
   result_.held_out_loss = std::numeric_limits<double>::quiet_NaN();
   if (job.config.writes) {

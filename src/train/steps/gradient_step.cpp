@@ -39,9 +39,8 @@ class GradientStep final : public Step {
   GradientStep(Execution execution, std::unique_ptr<CudaGraphStep> graphs, int64_t check_every)
       : execution_(std::move(execution)), graphs_(std::move(graphs)), check_every_(check_every) {}
   GradientStep(StepPasses several, parallel::Pipeline* pipeline, int64_t check_every)
-      : execution_([this, pipeline](std::span<const parallel::Pass> passes) {
-          return run_passes(list_, several_.measured, passes, pipeline);
-        }),
+      : execution_(
+            [this, pipeline](std::span<const parallel::Pass> passes) { return run_passes(list_, several_.measured, passes, pipeline); }),
         check_every_(check_every),
         several_(std::move(several)) {}
 
@@ -55,9 +54,13 @@ class GradientStep final : public Step {
   }
 
   sync::StepMetrics metrics() override {
-    if (several_.metrics) return several_.metrics();
-    if (!graphs_) return {};
-    return {{"recorded_passes", passes_replayed_}, {"recorded_update", update_replayed_}};
+    sync::StepMetrics all = of_model_;
+    const sync::StepMetrics own = several_.metrics ? several_.metrics()
+                                  : graphs_
+                                      ? sync::StepMetrics{{"recorded_passes", passes_replayed_}, {"recorded_update", update_replayed_}}
+                                      : sync::StepMetrics{};
+    all.insert(all.end(), own.begin(), own.end());
+    return all;
   }
 
   StepOutput run(Engine& engine, const StepInput& input) override {
@@ -83,9 +86,11 @@ class GradientStep final : public Step {
     if (!facts.skipped && engine.after_update) engine.after_update();
     engine.sync->after_step(facts).wait();
     if (!updated) engine.store->updated_by_step();
-    model::commit_batch_norms(engine.buffers, facts.skipped, [&](const at::Tensor& sums) {
+    const auto sum = [&](const at::Tensor& sums) {
       engine.step_group->all_reduce(sums, comm::Reduce::sum, {comm::Purpose::state, "running statistics"}).wait();
-    });
+    };
+    model::commit_batch_norms(engine.buffers, facts.skipped, sum);
+    of_model_ = engine.model->end_step(engine.buffers, facts.skipped, sum);
     StepOutput output{.loss_sum = found.loss_sum, .gradient_norm = clip.norm, .measures = found.measures, .skipped = facts.skipped};
     if (input.keeps_sample_losses) add_sample_losses(output);
     losses_.clear();
@@ -116,6 +121,7 @@ class GradientStep final : public Step {
           engine, all, [](int64_t) {}, run_passes)[0];
       expected.emplace(loss_sum, engine.trained.gradients);
       model::commit_batch_norms(engine.buffers, /*skipped=*/true, {});
+      engine.model->end_step(engine.buffers, /*skipped=*/true, {});
     }
     at::Tensor numbers;  // the optimizer's scalars, if the update is captured with the passes: the host decides nothing in between
     passes_replayed_ = graphs_ && graphs_->should_replay(all.passes);
@@ -185,6 +191,7 @@ class GradientStep final : public Step {
   std::vector<WeightedPass> list_;                          // of this step
   std::vector<model::Losses> losses_;                       // of the passes of this step, where they are not captured
   int64_t checked_ = 0;                                     // the multiple of check_every that was checked last
+  sync::StepMetrics of_model_;                              // of the last step
   bool passes_replayed_ = false, update_replayed_ = false;  // in the last step
 };
 
@@ -201,7 +208,10 @@ std::unique_ptr<Step> make_gradient(const StepContext& context) {
 }  // namespace
 
 StepMethod gradient_method() {
-  return {.name = "gradient", .help = "backward and an optimizer", .needs = {.announces_writes = true, .step_plans = true, .sample_losses = true}, .make = make_gradient};
+  return {.name = "gradient",
+          .help = "backward and an optimizer",
+          .needs = {.announces_writes = true, .step_plans = true, .sample_losses = true},
+          .make = make_gradient};
 }
 
 Execution in_turn(Passes passes) {

@@ -1,0 +1,31 @@
+// Expert parallelism: rows of tokens travel to the ranks that hold their experts, and results travel back.
+//
+//   begin              all-gather: how many rows each rank has for each expert (E + 1 integers per rank); plan_rows on all ranks alike
+//   dispatch           rows in the order of ranks --uneven all-to-all--> rows in the order of local experts
+//   combine            the same way back; both again in backward, with gradients
+#pragma once
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "model/experts/exchange.h"
+#include "parallel/expert_copies/copy_plan.h"
+#include "parallel/options.h"
+
+namespace cairn::comm {
+class Group;
+}
+
+namespace cairn::parallel {
+
+// The dispatch to experts over the ranks along ep. `group` is borrowed, and for nothing else: operations of a group complete in the order
+// of their start. A call without an axis ep runs on one rank that holds all experts.
+// `count`, if it is not empty, is told the rows of this rank for each expert of a block, once for each pass with gradients.
+using CountRows = std::function<void(std::string_view block, const std::vector<int64_t>& rows)>;
+std::unique_ptr<model::ExpertExchange> make_expert_exchange(comm::Group& group, const ExpertLayoutOptions& options, CountRows count = {});
+
+// The machine of each rank of a group, by expert.node_ranks.
+NodeOf nodes_along(const comm::Group& group, const ExpertLayoutOptions& options);
+
+}  // namespace cairn::parallel

@@ -77,11 +77,7 @@ const LshOptions kFourHashes{.hashes = 4, .hash_dim = 6};
 
 TEST(LshExchange, MovesCentroidsBothWaysInForwardAndBackward) {
   std::vector<int64_t> passed;
-  std::vector<std::string> told;
-  const auto exchange = make_lsh_exchange(
-      std::make_unique<CountingExchange>(passed), 8, kFourHashes, [&](std::string_view block, int64_t rows, int64_t centroids) {
-        told.push_back(std::string(block) + " " + std::to_string(rows) + " " + std::to_string(centroids));
-      });
+  const auto exchange = make_lsh_exchange(std::make_unique<CountingExchange>(passed), 8, kFourHashes);
   const WithCall with;
   const at::Tensor rows = similar_rows(30, 8), dy = gaussian_rows(30, 8, 9);
   const ExpertRequest request{.block = "layers.0.mlp", .weight = {0}, .groups = kernels::RowGroups(std::vector<int64_t>{12, 0, 18})};
@@ -112,7 +108,11 @@ TEST(LshExchange, MovesCentroidsBothWaysInForwardAndBackward) {
   drows.ready.wait();
   EXPECT_TRUE(at::equal(drows.rows, row_gradients(g * 3, dy, clusters, kFourHashes)));
   EXPECT_EQ(passed, std::vector<int64_t>(4, clusters.size()));
-  EXPECT_EQ(told, std::vector<std::string>{"layers.0.mlp 30 " + std::to_string(clusters.size())});
+  const auto metrics = exchange->take_metrics();
+  ASSERT_EQ(metrics.size(), 1u);
+  EXPECT_EQ(metrics[0].first, "expert_compression");
+  EXPECT_DOUBLE_EQ(metrics[0].second, static_cast<double>(clusters.size()) / 30);
+  EXPECT_TRUE(exchange->take_metrics().empty());
 }
 
 TEST(LshExchange, LeavesRowsAsTheyAreOutsideOfTraining) {

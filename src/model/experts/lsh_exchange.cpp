@@ -18,8 +18,8 @@ constexpr const char *kSavedOrder = "route.lsh_order", *kSavedCluster = "route.l
 // What all routes of a run share.
 class LshParts {
  public:
-  LshParts(std::unique_ptr<ExpertExchange> exchange, int64_t embed, const LshOptions& with, ReportCompression told)
-      : inside(std::move(exchange)), options(with), report(std::move(told)), rotations_(lsh_rotations(embed, with)) {}
+  LshParts(std::unique_ptr<ExpertExchange> exchange, int64_t embed, const LshOptions& with)
+      : inside(std::move(exchange)), options(with), rotations_(lsh_rotations(embed, with)) {}
 
   at::Tensor rotations_on(const at::Device& device) const {
     if (device.is_cpu()) return rotations_;
@@ -29,7 +29,7 @@ class LshParts {
 
   const std::unique_ptr<ExpertExchange> inside;
   const LshOptions options;
-  const ReportCompression report;
+  mutable int64_t rows = 0, centroids = 0;  // of passes with gradients, since the metrics were taken
 
  private:
   const at::Tensor rotations_;
@@ -56,7 +56,8 @@ class LshRoute final : public ExpertRoute {
     clusters_ = cluster_rows(lsh_keys(rows, parts_.rotations_on(rows.device()), parts_.options), request_.groups);
     rows_ = rows;
     centroids_ = centroids_of(rows, clusters_);
-    if (parts_.report && call_.trains()) parts_.report(block_, rows.size(0), clusters_.size());
+    parts_.rows += rows.size(0);
+    parts_.centroids += clusters_.size();
     route_ = parts_.inside->begin(of_clusters(), call_);
     return route_->dispatch(centroids_);
   }
@@ -120,15 +121,22 @@ class LshExchange final : public ExpertExchange {
     return std::make_unique<LshRoute>(*parts_, request, call, saved);
   }
 
+  std::vector<std::pair<std::string, double>> take_metrics() override {
+    std::vector<std::pair<std::string, double>> metrics = parts_->inside->take_metrics();
+    const auto rows = static_cast<double>(std::exchange(parts_->rows, 0)),
+               centroids = static_cast<double>(std::exchange(parts_->centroids, 0));
+    if (rows > 0) metrics.emplace_back("expert_compression", centroids / rows);
+    return metrics;
+  }
+
  private:
   const std::unique_ptr<LshParts> parts_;
 };
 
 }  // namespace
 
-std::unique_ptr<ExpertExchange> make_lsh_exchange(std::unique_ptr<ExpertExchange> inside, int64_t embed, const LshOptions& options,
-                                                  ReportCompression report) {
-  return std::make_unique<LshExchange>(std::make_unique<LshParts>(std::move(inside), embed, options, std::move(report)));
+std::unique_ptr<ExpertExchange> make_lsh_exchange(std::unique_ptr<ExpertExchange> inside, int64_t embed, const LshOptions& options) {
+  return std::make_unique<LshExchange>(std::make_unique<LshParts>(std::move(inside), embed, options));
 }
 
 }  // namespace cairn::model

@@ -11,14 +11,12 @@
 #include <fmt/format.h>
 
 #include "base/clock.h"
-#include "base/files.h"
 #include "base/log.h"
 #include "base/memory_tags.h"
 #include "data/sampler.h"
 #include "proofs/layout_run.h"
 #include "proofs/sampler_runs.h"
 #include "proofs/selection_runs.h"
-#include "snapshot/folder.h"
 #include "study/claims.h"
 #include "study/curves_svg.h"
 
@@ -107,25 +105,10 @@ void rs2_layouts(const ProofOptions& options, Findings& findings, base::Log& log
   findings.skip("2. sequences with mesh.pp or mesh.cp", "refused: a step plan chooses the ranks of each sequence");
 }
 
-// 2. Adapters on chats: from a model made on the spot.
+// 2. Adapters on chats.
 void rs2_adapters(const ProofOptions& options, Findings& findings, base::Log& log) {
   const fs::path folder = fs::path(options.scratch) / "adapters";
-  train_sampled(sampler_decoder(options, kRs2TextBytes, {"data.length=40", "train.steps=1", "snapshot.last=true"}), folder / "base");
-  std::string chats;
-  for (int i = 0; i < 80; ++i) chats += fmt::format("{{\"instruction\": \"Say {}\", \"output\": \"It is {}\"}}\n", i, i * i);
-  base::write_atomically(folder / "chats.jsonl", chats);
-  const base::Recipe recipe = with(base::Recipe::parse(R"(
-    model = {lora = {rank = 2}}
-    data = {length = 40, template = "plain", sampler = "rs2"}
-    sampler = {ratio = 0.2}
-    train = {steps = 0, epochs = 5, global_batch = 8}
-    eval = {every = 0, fraction = 0.0}
-    log = {tensorboard = false, trace = false, samples = 0}
-    snapshot = {every = 0}
-  )",
-                                                       "adapters.toml"),
-                                   {"model.from=" + snapshot::step_folder(folder / "base", 1).string(),
-                                    "data.path=" + (folder / "chats.jsonl").string(), fmt::format("train.seed={}", options.seed)});
+  const base::Recipe recipe = with(sampled_chats(options, folder), {"data.sampler=rs2", "sampler.ratio=0.2", "train.epochs=5"});
   ComparedOrders all;
   for (const std::string packing : {"none", "documents"}) {
     const ComparedOrders one = compare_orders(with(recipe, {"data.packing=" + packing}), sampler_layouts(), folder / packing);

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "base/files.h"
 #include "base/metrics.h"
 #include "base/random.h"
 #include "base/stop.h"
@@ -17,6 +18,7 @@
 #include "comm/world.h"
 #include "proofs/datastates_parts.h"
 #include "proofs/selection_runs.h"
+#include "snapshot/folder.h"
 #include "study/claims.h"
 #include "study/process.h"
 #include "train/train.h"
@@ -156,6 +158,25 @@ base::Recipe sampler_decoder(const ProofOptions& options, int64_t bytes, const A
   base::Recipe recipe = small_decoder(
       options, {"model.layers=2", "model.embed=16", "model.heads=2", "model.mlp=24", "train.steps=0", "train.global_batch=8"});
   return with(with(std::move(recipe), sampler_texts(options, bytes)), sets);
+}
+
+base::Recipe sampled_chats(const ProofOptions& options, const fs::path& folder) {
+  constexpr int64_t kTextBytes = 30'000;
+  train_sampled(sampler_decoder(options, kTextBytes, {"data.length=40", "train.steps=1", "snapshot.last=true"}), folder / "base");
+  std::string chats;
+  for (int i = 0; i < 80; ++i) chats += fmt::format("{{\"instruction\": \"Say {}\", \"output\": \"It is {}\"}}\n", i, i * i);
+  base::write_atomically(folder / "chats.jsonl", chats);
+  return with(base::Recipe::parse(R"(
+    model = {lora = {rank = 2}}
+    data = {length = 40, template = "plain"}
+    train = {steps = 0, global_batch = 8}
+    eval = {every = 0, fraction = 0.0}
+    log = {tensorboard = false, trace = false, samples = 0}
+    snapshot = {every = 0}
+  )",
+                                  "chats"),
+              {"model.from=" + snapshot::step_folder(folder / "base", 1).string(), "data.path=" + (folder / "chats.jsonl").string(),
+               fmt::format("train.seed={}", options.seed)});
 }
 
 const std::vector<SamplerLayout>& sampler_layouts() {

@@ -49,6 +49,9 @@ void in_parallel(int64_t jobs, const std::function<void(int64_t job)>& act);
 Assignments sampler_texts(const ProofOptions& options, int64_t bytes);
 base::Recipe sampler_decoder(const ProofOptions& options, int64_t bytes, const Assignments& sets);
 
+// Adapters on 80 chats in batches of 8, over a small model that is trained in `folder` first.
+base::Recipe sampled_chats(const ProofOptions& options, const std::filesystem::path& folder);
+
 // Layouts that must draw the same samples.
 struct SamplerLayout {
   std::string name;

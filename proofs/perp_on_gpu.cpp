@@ -37,11 +37,11 @@ trace = false
 )";
 
 fs::path train_a_billion(const ProofOptions& options, base::Log& log) {
-  Assignments sets{"model.embed=4096",        "model.layers=5",     "model.heads=32",           "model.kv_heads=32",
-                   "model.mlp=11008",         "model.tied=false",   "data.tokenizer=bytes",     "data.length=2048",
-                   "data.stories_bytes=20000000", "train.global_batch=8", "train.precision=bf16", "train.parameters=bf16",
-                   "train.gradients=bf16",    "optim.moments=bf16", "eval.every=0",             "snapshot.every=0",
-                   "log.samples=0",           "log.trace=false",    "log.tensorboard=false"};
+  Assignments sets{
+      "model.embed=4096",     "model.layers=5",        "model.heads=32",       "model.kv_heads=32",           "model.mlp=11008",
+      "model.tied=false",     "data.tokenizer=bytes",  "data.length=2048",     "data.stories_bytes=20000000", "train.global_batch=8",
+      "train.precision=bf16", "train.parameters=bf16", "train.gradients=bf16", "optim.moments=bf16",          "eval.every=0",
+      "snapshot.every=0",     "log.samples=0",         "log.trace=false",      "log.tensorboard=false"};
   sets.push_back(fmt::format("train.seed={}", options.seed));
   must_train_on_gpu(options, log, "billion", {.sets = sets, .steps = 100, .limit_s = 240});
   return fs::path(options.scratch) / "billion";
@@ -89,7 +89,8 @@ void prove_perp_on_gpu(const ProofOptions& options, Findings& findings, base::Lo
   findings.at_least("H200: parameters of the model", 1e9, static_cast<double>(sliver.result.parameters), 1e9);
   findings.at_most(fmt::format("H200: minutes that pruning at 50 % and {} steps of retraining take", kGpuRetrainSteps), 10,
                    sliver.seconds / 60, 10);
-  findings.at_most("H200: loss of the merged model, against the pruned one", round.pruned_loss, round.merged_loss, round.pruned_loss - 0.01);
+  findings.at_most("H200: loss of the merged model, against the pruned one", round.pruned_loss, round.merged_loss,
+                   round.pruned_loss - 0.01);
   findings.at_most("H200: bytes of optimizer state in the snapshot, of those of full retraining", 1,
                    static_cast<double>(sliver.optimizer_bytes) / static_cast<double>(full.optimizer_bytes), 0.01);
   findings.at_least("H200: tokens/s of retraining, of those of full retraining", 1, sliver.tokens_per_s / full.tokens_per_s, 1.1);

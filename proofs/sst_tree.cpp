@@ -25,7 +25,7 @@ namespace cairn::study {
 namespace {
 
 constexpr int64_t kTreeNodes = 255, kTreeRank = 4;
-constexpr double kEdgeLength = 0.25;
+constexpr double kEdgeLength = 1.0 / 3;
 
 // Of nodes in the order of a heap.
 int64_t tree_distance(int64_t a, int64_t b) {

@@ -65,6 +65,7 @@ void counting(Findings& findings) {
   exactly("LoRA of rank 2", trained(lora(2)), 4'997'120);
   exactly("MoS of rank 8, equivalent rank 2", trained(pools(8, 2, 1, 4)), 4'997'120);
   exactly("MoS of rank 32, equivalent rank 8", trained(pools(32, 8, 2, 4)), 19'988'480);
+  exactly("LoRA of rank 8", trained(lora(8)), 19'988'480);
   exactly("LoRA of rank 64", trained(lora(64)), 159'907'840);
 }
 

@@ -25,6 +25,7 @@ void prove_mos_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_sst(const ProofOptions&, Findings&, base::Log&);
 void prove_sst_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_perp(const ProofOptions&, Findings&, base::Log&);
+void prove_perp_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_deps(const ProofOptions&, Findings&, base::Log&);
 void prove_deps_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_s3t(const ProofOptions&, Findings&, base::Log&);
@@ -119,7 +120,7 @@ const std::vector<Proof>& proofs() {
       {"deps", "Networks of many sizes in one, whose training begins with the whole network and shrinks late and gently.", prove_deps,
        prove_deps_on_gpu},
       {"perp", "Pruned models repaired by a sliver of their parameters: masks that merging keeps, layer by layer in little memory.",
-       prove_perp},
+       prove_perp, prove_perp_on_gpu},
       {"s2-attention", "A window and its own strided blocks for each head: less time, a smaller KV cache, the whole context seen",
        prove_s2_attention, prove_s2_attention_on_gpu},
       {"parscale", "Streams of one model, each with learned prefixes, mixed per token: the law of their losses, exact in every placement.",

@@ -25,6 +25,7 @@ namespace cairn::study {
 namespace {
 
 constexpr int64_t kTreeNodes = 255, kTreeRank = 4;
+constexpr double kEdgeLength = 1.0 / 3;
 
 // Of nodes in the order of a heap.
 int64_t tree_distance(int64_t a, int64_t b) {
@@ -99,8 +100,15 @@ struct TreeRun {
   double auc = 0, off_manifold = 0, loss = 0;
 };
 
-// The length of an edge stays 1/2: longer ones bring leaves to where coordinates, which grow as the exponential of the distance from the
-// origin, are so large that fp32 rounds <x, x> to 0.01.
+// Edges keep one length: softplus of a parameter that is not trained.
+void set_edge_length(train::Job& job) {
+  const std::vector<model::Parameter>& parameters = job.engine.model->parameters();
+  for (size_t i = 0; i < parameters.size(); ++i)
+    if (parameters[i].name == "distance.step")
+      job.engine.store->weights().get({static_cast<int32_t>(i)}).fill_(std::log(std::expm1(kEdgeLength)));
+}
+
+// Edges are short: coordinates grow as the exponential of the distance from the origin, and fp32 rounds <x, x> to 1e-7 of their squares.
 TreeRun train_tree(const ProofOptions& options, const TreePairs& tree, const std::string& name, const Assignments& more) {
   base::Recipe recipe = base::Recipe::parse(R"(
     [model]
@@ -144,7 +152,11 @@ TreeRun train_tree(const ProofOptions& options, const TreePairs& tree, const std
          start.out = out;
          train::run(
              world, recipe, start, {}, never,
-             {.at_begin = [&](train::Job& job) { job.between_steps.push_back(std::make_unique<ManifoldWatch>(job, found.off_manifold)); },
+             {.at_begin =
+                  [&](train::Job& job) {
+                    set_edge_length(job);
+                    job.between_steps.push_back(std::make_unique<ManifoldWatch>(job, found.off_manifold));
+                  },
               .at_end =
                   [&](train::Job& job) {
                     const at::Tensor points = node_points(job).to(at::kDouble);

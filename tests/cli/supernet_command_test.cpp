@@ -69,10 +69,12 @@ TEST_F(SupernetCommand, WritesANetworkOfItsOwn) {
   const Outcome conv = run({"export", "cnn", "--subnet", "1,2:8,16,32", "--out", "small"});
   EXPECT_EQ(conv.code, 0) << conv.output;
   EXPECT_THAT(conv.output, HasSubstr("subnet 1,2:8,16,32"));
+  EXPECT_THAT(conv.output, HasSubstr("its batch norms are calibrated on 40 samples"));
   const base::Json config = base::parse_json(scratch->text_of("small/config.json"));
   EXPECT_EQ(config["middles"], base::parse_json("[8, 16, 32]"));
   const Outcome decoder = run({"export", "decoder", "--subnet", "1:8", "--out", "one-layer", "--dtype", "bf16"});
   EXPECT_EQ(decoder.code, 0) << decoder.output;
+  EXPECT_THAT(decoder.output, HasSubstr("it has no batch norms to calibrate"));
   const base::Json llama = base::parse_json(scratch->text_of("one-layer/config.json"));
   EXPECT_EQ(llama["num_hidden_layers"], 1);
   EXPECT_EQ(llama["intermediate_size"], 8);

@@ -151,6 +151,13 @@ TEST(PrunedModel, RefusesFormsWhereThereAreNoMasks) {
               HasSubstr("has no masks. Prune it first"));
 }
 
+TEST(PrunedModel, RefusesASecondFormOfItsWeights) {
+  const harness::ScratchFolder folder;
+  const std::string from = make_pruned_model(folder.path());
+  EXPECT_THAT(refusal_on(sparse_recipe(from, {"model.spectral.rank=2"}), folder.path() / "run"),
+              HasSubstr("model.spectral: does not work with model.sparse: a weight has one form"));
+}
+
 TEST(PrunedModel, RefusesMasksThatDoNotFit) {
   const harness::ScratchFolder folder;
   const std::string from = make_pruned_model(folder.path());

@@ -264,6 +264,14 @@ TEST(Spectral, RefusesWhatItCannotBeCombinedWith) {
   EXPECT_THAT(refused({"model.kind=classifier", "data.kind=spirals"}), HasSubstr("has no linear layers that can be spectral"));
 }
 
+TEST(Spectral, TrueDerivativesAreWarnedOf) {
+  const auto said = [](std::vector<std::string> sets) {
+    return harness::on_ranks(1, [&](comm::World& world) { build(world, spectral_recipe(sets), {}, {}); }).log.at(0);
+  };
+  EXPECT_THAT(said({"model.spectral.enhanced=false"}), testing::Contains(HasSubstr("warn: model.spectral.enhanced = false: gradients of")));
+  EXPECT_THAT(said({}), testing::Not(testing::Contains(HasSubstr("enhanced"))));
+}
+
 TEST(Spectral, RefusesIslandsThatDisagreeAndAdapters) {
   const auto refused = [](std::vector<std::string> sets) {
     const harness::Run ended =

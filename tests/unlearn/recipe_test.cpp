@@ -54,6 +54,7 @@ TEST_F(StoreRecipe, RefusesWhatMixesRecordsOfSlices) {
   EXPECT_THAT(refused({"mesh.island=2", "sync.island.kind=diloco"}), HasSubstr("mesh.island = 2: islands average"));
   EXPECT_THAT(refused({"train.method=one_byte"}), HasSubstr("train.method = one_byte: stages are trained by ordinary steps"));
   EXPECT_THAT(refused({"data.kind=preference"}), HasSubstr("data.kind = preference: records of text"));
+  EXPECT_THAT(refused({"model.batch_norm=true"}), HasSubstr("model.batch_norm = true: running means depend on every record"));
 }
 
 TEST_F(StoreRecipe, RefusesAnswersThatCannotBePutTogether) {

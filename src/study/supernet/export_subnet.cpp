@@ -63,7 +63,7 @@ std::string export_transformer(const SupernetRun& from, const model::SupernetOpt
   opened.load_into(tensors);
   const mesh::NamedTensors extracted = model::extract(subnet, space.shape, tensors);
   snapshot::write_pretrained(out, model::extract(subnet, opened.shape), extracted, opened.texts, export_options(dtype), base::real_disk());
-  return written(text, subnet, space.shape, out, elements_of(extracted));
+  return written(text, subnet, space.shape, out, elements_of(extracted)) + "; it has no batch norms to calibrate";
 }
 
 std::string export_conv_net(comm::World& world, const SupernetRun& from, const std::string& text, const std::string& out,
@@ -72,14 +72,16 @@ std::string export_conv_net(comm::World& world, const SupernetRun& from, const s
   const model::ConvNetShape* shape = model::conv_net_shape(*job->engine.model);
   const train::SubnetSpace space = train::subnet_space(*job);
   const model::Subnet subnet = trained_subnet(text, space);
-  const train::ScopedSubnet calibrated(*job, subnet, job->config.settings.model.supernet.calibration_samples);
+  const int64_t samples = job->config.settings.model.supernet.calibration_samples;
+  const train::ScopedSubnet calibrated(*job, subnet, samples);
   mesh::NamedTensors whole;
   for (const train::StateTensor& one : train::parameter_state(*job)) whole.push_back({one.name, one.mine.view(one.shape)});
   for (const mesh::NamedTensor& one : model::running_buffers(job->engine.buffers)) whole.push_back(one);
   const mesh::NamedTensors extracted = model::extract(subnet, space.shape, whole);
   const std::map<std::string, std::string> texts{{"config.json", model::format_conv_config(model::extract(subnet, space.shape, *shape))}};
   snapshot::write_model_folder(out, extracted, texts, export_options(dtype), base::real_disk());
-  return written(text, subnet, space.shape, out, elements_of(extracted));
+  return written(text, subnet, space.shape, out, elements_of(extracted)) +
+         fmt::format("; its batch norms are calibrated on {} samples", samples);
 }
 
 }  // namespace

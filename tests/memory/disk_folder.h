@@ -1,0 +1,102 @@
+// What tests of the tier on disk share: a folder on a disk, both back ends, bytes that tell records and versions apart.
+#pragma once
+#include <filesystem>
+#include <ostream>
+#include <stdlib.h>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "memory/record_store.h"
+
+namespace cairn::memory {
+
+// A new empty folder beside the build, which goes away with the test: the system's temporary folder may be in memory.
+class DiskFolder {
+ public:
+  DiskFolder() {
+    std::string name = std::string(CAIRN_BINARY_DIR) + "/cairn-disk-XXXXXX";
+    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("no folder for a test");
+    path_ = name;
+  }
+  ~DiskFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  DiskFolder(const DiskFolder&) = delete;
+  DiskFolder& operator=(const DiskFolder&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+  std::vector<std::string> names() const {
+    std::vector<std::string> all;
+    for (const auto& entry : std::filesystem::directory_iterator(path_)) all.push_back(entry.path().filename().string());
+    return all;
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+using BackEnd = DiskIoOptions::BackEnd;
+
+// Tests that run on both back ends, where the kernel has both.
+class OnBackEnds : public ::testing::TestWithParam<BackEnd> {
+ protected:
+  void SetUp() override {
+    std::string why_not;
+    if (GetParam() == BackEnd::io_uring && make_uring(1, {}, why_not) == nullptr) GTEST_SKIP() << "io_uring: " << why_not;
+  }
+};
+inline std::string name_of_back_end(const ::testing::TestParamInfo<BackEnd>& info) {
+  return info.param == BackEnd::io_uring ? "IoUring" : "Threads";
+}
+
+inline std::byte byte_of(int64_t record, uint64_t version, int64_t i) {
+  return static_cast<std::byte>(i * 131 + (i >> 8) * 7 + record * 17 + static_cast<int64_t>(version) * 29);
+}
+inline void fill(std::span<std::byte> bytes, int64_t record, uint64_t version) {
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = byte_of(record, version, static_cast<int64_t>(i));
+}
+inline bool holds(std::span<const std::byte> bytes, int64_t record, uint64_t version) {
+  for (size_t i = 0; i < bytes.size(); ++i)
+    if (bytes[i] != byte_of(record, version, static_cast<int64_t>(i))) return false;
+  return true;
+}
+
+template <typename Call>
+std::string message_of(const Call& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return std::string(name(error.kind())) + ": " + error.what();
+  }
+  return "no error";
+}
+
+// A store with a pool of its own.
+struct Rig {
+  explicit Rig(const DiskFolder& folder, DiskIoOptions options, int64_t disk_bytes = int64_t{32} << 20,
+               int64_t host_bytes = int64_t{32} << 20, const base::Disk& disk = base::real_disk())
+      : pool("memory.host_budget", host_bytes),
+        io(std::make_shared<DiskIo>(options, clock, std::vector{pool.memory()}, disk)),
+        store({.folder = folder.path(), .run_id = "test", .rank = 0, .bytes = disk_bytes}, io, pool, log) {}
+
+  Buffer filled(RecordId id, uint64_t version) {
+    Buffer buffer = pool.take(store.bytes(id), base::MemoryUse::other, "filled");
+    fill(buffer.bytes(), static_cast<int64_t>(id), version);
+    return buffer;
+  }
+  WriteHandle write(RecordId id, WriteOptions options = {}) { return store.write(id, filled(id, store.version(id) + 1), options); }
+  bool has(RecordId id, ReadHandle& read) { return holds(read.wait()->bytes(), static_cast<int64_t>(id), read.version()); }
+
+  base::RealClock clock;
+  base::Log log = base::Log::capture();
+  BufferPool pool;
+  std::shared_ptr<DiskIo> io;
+  RecordStore store;
+};
+
+}  // namespace cairn::memory

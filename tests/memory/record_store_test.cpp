@@ -1,6 +1,7 @@
 #include "memory/record_store.h"
 
 #include <fcntl.h>
+#include <fstream>
 #include <unistd.h>
 
 #include <gmock/gmock.h>

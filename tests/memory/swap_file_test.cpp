@@ -2,6 +2,7 @@
 
 #include <csignal>
 #include <cstring>
+#include <fstream>
 #include <sys/wait.h>
 #include <unistd.h>
 

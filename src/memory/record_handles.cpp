@@ -45,7 +45,7 @@ std::shared_ptr<Buffer> PendingTransfer::wait() {
     seen_ = true;
     throw Error(*error_);
   }
-  return buffer_;
+  return std::move(buffer_);
 }
 
 bool PendingTransfer::done() const {
@@ -72,16 +72,19 @@ void WriteHandle::wait() { transfer_->wait(); }
 bool WriteHandle::ready() const { return transfer_->done(); }
 bool WriteHandle::cancel() { return transfer_->store->cancel(*transfer_); }
 
-std::shared_ptr<const Buffer> ReadHandle::wait() { return transfer_->wait(); }
+std::shared_ptr<const Buffer> ReadHandle::wait() {
+  if (buffer_ == nullptr) buffer_ = transfer_->wait();
+  return buffer_;
+}
 bool ReadHandle::ready() const { return transfer_->done(); }
 bool ReadHandle::cancel() { return transfer_->store->cancel(*transfer_); }
 bool ReadHandle::forwarded() const { return transfer_->forwarded(); }
 
 Buffer ReadHandle::take() {
   CAIRN_CHECK(exclusive_, "{}: take() is for exclusive reads", transfer_->what);
-  const std::shared_ptr<Buffer> buffer = transfer_->wait();
-  CAIRN_CHECK(*buffer, "{}: was taken already", transfer_->what);
-  return std::move(*buffer);
+  wait();
+  CAIRN_CHECK(*buffer_, "{}: was taken already", transfer_->what);
+  return std::move(*buffer_);
 }
 
 }  // namespace cairn::memory

@@ -77,8 +77,9 @@ void RecordStore::end_write(Record& one, Operation& write, const std::optional<E
     one.on_disk = write.version;
     one.seal = write.seal;
     one.failure.reset();
-    hand_over(one, write);
+    const OperationPtr heir = hand_over(one, write);
     complete(write, std::nullopt);
+    if (heir != nullptr) complete(*heir, std::nullopt, true);
     return;
   }
   if (touched) {
@@ -90,14 +91,14 @@ void RecordStore::end_write(Record& one, Operation& write, const std::optional<E
   withdraw(one, write.version, *error);
 }
 
-// A read that waited for this write in order to have the bytes for itself gets the buffer, if nobody else has it.
-void RecordStore::hand_over(Record& one, Operation& write) {
-  if (one.operations.empty() || write.buffer.use_count() != 1) return;
+// A read that waited for this write in order to have the bytes for itself gets the buffer, if nobody else has it. Returns that read.
+RecordStore::OperationPtr RecordStore::hand_over(Record& one, Operation& write) {
+  if (one.operations.empty() || write.buffer.use_count() != 1) return nullptr;
   const OperationPtr read = one.operations.front();
-  if (read->write || !read->exclusive || read->version != write.version) return;
+  if (read->write || !read->exclusive || read->version != write.version) return nullptr;
   one.operations.erase(one.operations.begin());
   read->buffer = std::move(write.buffer);
-  complete(*read, std::nullopt, true);
+  return read;
 }
 
 // A version that will never be on disk: reads that wait for it fail, and the one before it is the latest again.

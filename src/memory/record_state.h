@@ -11,7 +11,7 @@ struct RecordStore::SharedCounters {
 class PendingTransfer {
  public:
   void finish(std::optional<Error> error, std::shared_ptr<Buffer> buffer, bool forwarded);
-  std::shared_ptr<Buffer> wait();
+  std::shared_ptr<Buffer> wait();  // the buffer goes to the first caller
   bool done() const;
 
   // Set when it is made.

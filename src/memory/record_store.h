@@ -71,6 +71,10 @@ class WriteHandle {
 // A read on its way. It must not outlive its store, nor may a WriteHandle, but for ready() and wait().
 class ReadHandle {
  public:
+  ReadHandle() = default;
+  ReadHandle(ReadHandle&&) = default;
+  ReadHandle& operator=(ReadHandle&&) = default;
+
   std::shared_ptr<const Buffer> wait();  // the record; do not change it
   Buffer take();                         // the same for an exclusive read: the buffer is the caller's. Once
   bool ready() const;
@@ -81,6 +85,7 @@ class ReadHandle {
  private:
   friend class RecordStore;
   std::shared_ptr<PendingTransfer> transfer_;
+  std::shared_ptr<Buffer> buffer_;  // once it was waited for
   uint64_t version_ = 0;
   bool exclusive_ = false;
 };
@@ -134,7 +139,7 @@ class RecordStore {
   void begin(Record& record, const OperationPtr& operation);
   void end(const OperationPtr& operation, const DiskTransfer::Outcome& outcome);
   void end_write(Record& record, Operation& write, const std::optional<Error>& error, bool touched);
-  void hand_over(Record& record, Operation& write);
+  OperationPtr hand_over(Record& record, Operation& write);
   void withdraw(Record& record, uint64_t version, const Error& why);
   void cancel_all(Record& record, const Error& why);
   bool cancel(PendingTransfer& transfer);

@@ -110,11 +110,11 @@ TEST(DiskShaper, DrawsJitterFromItsSeed) {
   DiskShaper a(model, 1), b(model, 1), c(model, 2);
   bool differs = false;
   for (int i = 0; i < 20; ++i) {
-    const nanoseconds done = a.begin(false, 1, milliseconds(i));
-    EXPECT_EQ(done, b.begin(false, 1, milliseconds(i)));
-    differs = differs || done != c.begin(false, 1, milliseconds(i));
-    EXPECT_GE(done, milliseconds(i + 10));
-    EXPECT_LT(done, milliseconds(i + 15));
+    const nanoseconds begun = milliseconds(5 * i), done = a.begin(false, 1, begun);
+    EXPECT_EQ(done, b.begin(false, 1, begun));
+    differs = differs || done != c.begin(false, 1, begun);
+    EXPECT_GE(done, begun + milliseconds(10));
+    EXPECT_LT(done, begun + milliseconds(15));
   }
   EXPECT_TRUE(differs);
 }

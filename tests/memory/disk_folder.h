@@ -1,5 +1,7 @@
 // What tests of the tier on disk share: a folder on a disk, both back ends, bytes that tell records and versions apart.
 #pragma once
+#include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <ostream>
 #include <stdlib.h>
@@ -14,6 +16,8 @@
 #include "memory/record_store.h"
 
 namespace cairn::memory {
+
+inline constexpr int64_t kMiB = int64_t{1} << 20;
 
 // A new empty folder beside the build, which goes away with the test: the system's temporary folder may be in memory.
 class DiskFolder {
@@ -54,15 +58,21 @@ inline std::string name_of_back_end(const ::testing::TestParamInfo<BackEnd>& inf
   return info.param == BackEnd::io_uring ? "IoUring" : "Threads";
 }
 
-inline std::byte byte_of(int64_t record, uint64_t version, int64_t i) {
-  return static_cast<std::byte>(i * 131 + (i >> 8) * 7 + record * 17 + static_cast<int64_t>(version) * 29);
+// Bytes that tell records, versions and places apart, eight at a time.
+inline uint64_t word_of(int64_t record, uint64_t version, size_t i) {
+  return (i + 1) * 0x9e3779b97f4a7c15 + static_cast<uint64_t>(record) * 0xbf58476d1ce4e5b9 + version * 0x94d049bb133111eb;
 }
 inline void fill(std::span<std::byte> bytes, int64_t record, uint64_t version) {
-  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = byte_of(record, version, static_cast<int64_t>(i));
+  for (size_t i = 0; i < bytes.size(); i += 8) {
+    const uint64_t word = word_of(record, version, i);
+    std::memcpy(bytes.data() + i, &word, std::min<size_t>(8, bytes.size() - i));
+  }
 }
 inline bool holds(std::span<const std::byte> bytes, int64_t record, uint64_t version) {
-  for (size_t i = 0; i < bytes.size(); ++i)
-    if (bytes[i] != byte_of(record, version, static_cast<int64_t>(i))) return false;
+  for (size_t i = 0; i < bytes.size(); i += 8) {
+    const uint64_t word = word_of(record, version, i);
+    if (std::memcmp(bytes.data() + i, &word, std::min<size_t>(8, bytes.size() - i)) != 0) return false;
+  }
   return true;
 }
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fstream>
 #include <future>
+#include <thread>
 #include <unistd.h>
 
 #include <gmock/gmock.h>
@@ -51,6 +52,10 @@ struct RawDisk {
                          outcome.set_value(one);
                        }});
   }
+  // Returns once the first block of what was started is on its way.
+  void wait_until_busy() const {
+    while (io->counters().depth == 0) std::this_thread::yield();
+  }
   DiskTransfer::Outcome run(bool write, int index, IoClass io_class = IoClass::states) {
     std::promise<DiskTransfer::Outcome> outcome;
     start(write, index, io_class, outcome);
@@ -90,6 +95,7 @@ TEST_P(DiskIoTest, LetsAParameterPassWhatIsWrittenBack) {
   RawDisk disk({.back_end = GetParam(), .model = {.read_bytes_per_s = 40e6, .write_bytes_per_s = 40e6}});
   std::vector<std::promise<DiskTransfer::Outcome>> outcomes(21);
   for (int i = 0; i < 20; ++i) disk.start(true, i, IoClass::write_back, outcomes[static_cast<size_t>(i)]);
+  disk.wait_until_busy();
   disk.start(false, 20, IoClass::parameters, outcomes[20]);
   for (auto& outcome : outcomes) EXPECT_FALSE(outcome.get_future().get().error);
   const auto place = std::find(disk.order.begin(), disk.order.end(), 20) - disk.order.begin();
@@ -103,14 +109,15 @@ TEST_P(DiskIoTest, HoldsTheRateOfItsModel) {
   for (int i = 0; i < 32; ++i) disk.start(true, i, IoClass::states, outcomes[static_cast<size_t>(i)]);
   for (auto& outcome : outcomes) outcome.get_future().get();
   const double took = base::seconds(disk.clock.now() - begun), due = 32.0 * kPiece / 80e6 + 0.002;
-  EXPECT_GE(took, due * 0.99);
-  EXPECT_LE(took, due * 3);  // a busy machine; the model itself is exact (DiskShaper)
+  EXPECT_GE(took, due - 0.001);  // gaps up to 1 ms are not idle
+  EXPECT_LE(took, 1);      // a busy machine; the model itself is exact (DiskShaper)
 }
 
 TEST_P(DiskIoTest, CancelsWhatHasNotBegunAndNothingElse) {
   RawDisk disk({.back_end = GetParam(), .depth = 1, .model = {.write_bytes_per_s = 4e6}});  // 16 ms each
   std::vector<std::promise<DiskTransfer::Outcome>> outcomes(3);
   const uint64_t first = disk.start(true, 0, IoClass::states, outcomes[0]);
+  disk.wait_until_busy();
   const uint64_t second = disk.start(true, 1, IoClass::states, outcomes[1]);
   const uint64_t third = disk.start(true, 2, IoClass::states, outcomes[2]);
   EXPECT_TRUE(disk.io->cancel(third));
@@ -131,6 +138,7 @@ TEST_P(DiskIoTest, GivesUpWhatDoesNotBeginBeforeItsDeadline) {
   RawDisk disk({.back_end = GetParam(), .depth = 1, .model = {.write_bytes_per_s = 2e6}});  // 33 ms each
   std::promise<DiskTransfer::Outcome> slow, late;
   disk.start(true, 0, IoClass::states, slow);
+  disk.wait_until_busy();
   disk.start(true, 1, IoClass::states, late, milliseconds(3));
   const DiskTransfer::Outcome outcome = late.get_future().get();
   EXPECT_THAT(outcome.error->what(), HasSubstr("writing " + disk.path + " at offset 65536: did not begin before its deadline"));

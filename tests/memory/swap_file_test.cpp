@@ -20,8 +20,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr int64_t kMiB = int64_t{1} << 20;
-
 std::string refusal(const SwapOptions& options, const base::Disk& disk = base::real_disk()) {
   base::Log log = base::Log::quiet();
   return message_of([&] { SwapFile(options, log, disk); });

@@ -11,8 +11,6 @@ namespace {
 using base::MemoryUse;
 using ::testing::HasSubstr;
 
-constexpr int64_t kMiB = int64_t{1} << 20;
-
 TEST(Tier, ReportsBytesByTierAndPurpose) {
   const DiskFolder folder;
   const base::RealClock clock;

@@ -204,9 +204,10 @@ void DiskIo::take_result(const BlockResult& result, Work& work, std::chrono::nan
     work.blocks.push_back(block);
     return;
   }
-  if (result.result != block.bytes && !active.error) {
+  if (result.result != block.bytes && (!active.error || block.offset < active.error_at)) {
+    counters_.errors += active.error ? 0 : 1;
     active.error = error_of(active.transfer, result.result, block.offset, block.bytes);
-    ++counters_.errors;
+    active.error_at = block.offset;
     arbiter_.drop(way.id);
   }
   on_their_way_.erase(found);

@@ -102,6 +102,7 @@ class DiskIo {
     int blocks = 0;  // on their way
     bool begun = false;
     std::optional<Error> error = {};
+    int64_t error_at = 0;  // of several the first in the file is reported
   };
   struct OnItsWay {
     uint64_t id = 0;

@@ -38,7 +38,7 @@ class DiskShaper {
 
   const DiskModel model_;
   const base::Random random_;
-  std::chrono::nanoseconds busy_until_[2]{};
+  std::chrono::nanoseconds busy_until_[2] = {std::chrono::hours(-1), std::chrono::hours(-1)};
   uint64_t blocks_ = 0;
 };
 

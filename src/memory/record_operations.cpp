@@ -47,7 +47,10 @@ void RecordStore::begin(Record& one, const OperationPtr& operation) {
                         .deadline = operation->deadline,
                         .prepare = {},
                         .done = [this, operation](const DiskTransfer::Outcome& outcome) { end(operation, outcome); }};
-  if (operation->write) transfer.prepare = [operation] { write_seal(operation->buffer->whole(), operation->seal); };
+  if (operation->write) {
+    operation->sealer.emplace(operation->buffer->whole(), operation->seal);
+    transfer.prepare = [operation](int64_t, int64_t end) { operation->sealer->advance(end); };
+  }
   operation->transfer_id = disk_->submit(std::move(transfer));
 }
 
@@ -75,7 +78,7 @@ void RecordStore::end(const OperationPtr& operation, const DiskTransfer::Outcome
 void RecordStore::end_write(Record& one, Operation& write, const std::optional<Error>& error, bool touched) {
   if (!error) {
     one.on_disk = write.version;
-    one.seal = write.seal;
+    one.seal = write.sealer->seal();
     one.failure.reset();
     const OperationPtr heir = hand_over(one, write);
     complete(write, std::nullopt);

@@ -44,7 +44,8 @@ struct RecordStore::Operation {
   std::shared_ptr<Buffer> buffer = {};
   std::shared_ptr<PendingTransfer> transfer = {};
   uint64_t transfer_id = 0;  // of the disk
-  Seal seal = {};            // write: the one it writes; read: the one it expects
+  Seal seal = {};            // write: the one it writes, without the checksum; read: the one it expects
+  std::optional<SealWriter> sealer = {};
 };
 
 struct RecordStore::Record {

@@ -171,8 +171,7 @@ TEST_P(RecordStoreTest, ReportsFailedWritesToWhoeverUsesTheRecordNext) {
   const RecordId good = rig.store.add("good", 5000, MemoryUse::parameters), bad = rig.store.add("bad", 3 * kMiB, MemoryUse::optimizer);
   rig.write(good).wait();
   WriteHandle write = rig.write(bad);
-  ReadHandle own = rig.store.read(bad, {.exclusive = true});
-  EXPECT_THAT(message_of([&] { own.wait(); }), HasSubstr("disk: writing "));
+  EXPECT_THAT(message_of([&] { rig.store.read(bad, {.exclusive = true}).wait(); }), HasSubstr("disk: writing "));
   EXPECT_THAT(message_of([&] { rig.store.read(bad); }), HasSubstr("at offset 8192: Input/output error (bad, version 1)"));
   EXPECT_THAT(message_of([&] { rig.store.drain(); }), HasSubstr("Input/output error (bad, version 1)"));
   EXPECT_EQ(message_of([&] { rig.store.drain(); }), "no error");

@@ -127,7 +127,7 @@ void DiskIo::run() {
       over = stopping_ && active_.empty();
     }
     results.clear();
-    for (const auto& prepare : work.prepares) prepare();
+    for (const Work::Prepare& one : work.prepares) one.call(one.begin, one.end);
     if (!work.blocks.empty()) back_end_->submit(work.blocks);
     for (const Finished& one : work.finished) one.done(one.outcome);
     work.prepares.clear();  // they hold what belongs to others
@@ -176,7 +176,7 @@ void DiskIo::issue(Work& work, std::chrono::nanoseconds now) {
     const std::optional<Block> next = arbiter_.next(now, reads, writes);
     if (!next) return;
     Active& active = active_.at(next->id);
-    if (!active.begun && active.transfer.prepare) work.prepares.push_back(active.transfer.prepare);
+    if (active.transfer.prepare) work.prepares.push_back({active.transfer.prepare, next->offset, next->offset + next->bytes});
     active.begun = true;
     ++active.blocks;
     book_depth(now);

@@ -51,8 +51,8 @@ struct DiskTransfer {
     std::optional<Error> error;
     bool touched = false;  // some of it may have been transferred
   };
-  std::function<void()> prepare;             // before the first block of it; may be empty
-  std::function<void(const Outcome&)> done;  // once
+  std::function<void(int64_t begin, int64_t end)> prepare;  // before each block of it, in order; may be empty
+  std::function<void(const Outcome&)> done;                 // once
 };
 
 // What a disk did, booked where blocks are done.
@@ -114,7 +114,11 @@ class DiskIo {
     DiskTransfer::Outcome outcome;
   };
   struct Work {
-    std::vector<std::function<void()>> prepares;
+    struct Prepare {
+      std::function<void(int64_t, int64_t)> call;
+      int64_t begin = 0, end = 0;
+    };
+    std::vector<Prepare> prepares;
     std::vector<BlockTransfer> blocks;
     std::vector<Finished> finished;
   };

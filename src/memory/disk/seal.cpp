@@ -1,5 +1,6 @@
 #include "memory/disk/seal.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -27,14 +28,21 @@ uint64_t checksum_of(const SealOnDisk& seal) {
 
 }  // namespace
 
-void write_seal(std::span<std::byte> whole, Seal& seal) {
+SealWriter::SealWriter(std::span<std::byte> whole, const Seal& seal) : whole_(whole), seal_(seal) {
   CAIRN_CHECK(seal.length + kSealBytes <= whole.size(), "a seal behind {} bytes in {}", seal.length, whole.size());
   const std::span<std::byte> padding = whole.subspan(seal.length);
   std::memset(padding.data(), 0, padding.size());
-  seal.checksum = base::checksum(whole.first(seal.length));
-  SealOnDisk on_disk{.seal = seal};
+}
+
+void SealWriter::advance(int64_t end) {
+  const int64_t until = std::min(end, static_cast<int64_t>(seal_.length));
+  if (until > summed_) checksum_.add(whole_.subspan(static_cast<size_t>(summed_), static_cast<size_t>(until - summed_)));
+  summed_ = std::max(summed_, until);
+  if (end < std::ssize(whole_)) return;
+  seal_.checksum = checksum_.value();
+  SealOnDisk on_disk{.seal = seal_};
   on_disk.own_checksum = checksum_of(on_disk);
-  std::memcpy(padding.data() + padding.size() - kSealBytes, &on_disk, sizeof on_disk);
+  std::memcpy(whole_.data() + whole_.size() - kSealBytes, &on_disk, sizeof on_disk);
 }
 
 std::string find_fault(std::span<const std::byte> whole, const Seal& expected) {

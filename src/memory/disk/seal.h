@@ -6,6 +6,8 @@
 #include <span>
 #include <string>
 
+#include "base/checksum.h"
+
 namespace cairn::memory {
 
 struct Seal {
@@ -16,8 +18,20 @@ struct Seal {
   uint64_t checksum = 0;  // of these bytes (XXH3)
 };
 
-// Writes a seal into the end of `whole`, and zeros between the record and the seal. Computes and sets the checksum.
-void write_seal(std::span<std::byte> whole, Seal& seal);
+// Writes the seal of a record while its blocks go to the disk: the checksum is computed block by block, and the seal is there before the
+// last.
+class SealWriter {
+ public:
+  SealWriter(std::span<std::byte> whole, const Seal& seal);  // zeros the bytes behind the record
+  void advance(int64_t end);                                 // what is before `end` goes to the disk next; rising
+  const Seal& seal() const { return seal_; }                 // complete once all of it went
+
+ private:
+  std::span<std::byte> whole_;
+  Seal seal_;
+  base::Checksum checksum_;
+  int64_t summed_ = 0;
+};
 
 // What is wrong with these bytes, as a clause for an error ("is torn: ..."); empty: they are the record of this seal.
 std::string find_fault(std::span<const std::byte> whole, const Seal& expected);

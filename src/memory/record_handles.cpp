@@ -31,8 +31,8 @@ std::shared_ptr<Buffer> PendingTransfer::wait() {
   if (done_) {
     ++counters->ready_waits;
   } else {
-    ++counters->stalls;
     const std::chrono::nanoseconds begun = clock->now();
+    ++counters->stalls;
     while (!done_) {
       const std::chrono::nanoseconds left = deadline - clock->now();
       if (left.count() <= 0) break;

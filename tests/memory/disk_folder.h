@@ -1,11 +1,14 @@
 // What tests of the tier on disk share: a folder on a disk, both back ends, bytes that tell records and versions apart.
 #pragma once
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <ostream>
 #include <stdlib.h>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -86,13 +89,42 @@ std::string message_of(const Call& call) {
   return "no error";
 }
 
+// Lets a clock go on, by 20 us as often as the machine has time for it.
+class Ticking {
+ public:
+  explicit Ticking(base::VirtualClock& clock)
+      : thread_([this, &clock] {
+          for (; !over_; std::this_thread::yield()) clock.advance_by(std::chrono::microseconds(20));
+        }) {}
+  ~Ticking() {
+    over_ = true;
+    thread_.join();
+  }
+
+ private:
+  std::atomic<bool> over_{false};
+  std::thread thread_;
+};
+
+enum class Time : uint8_t { real, stopped };  // stopped: until the test advances it
+
+struct RigOptions {
+  Time time = Time::real;
+  int64_t disk_bytes = 32 * kMiB, host_bytes = 32 * kMiB;
+};
+
 // A store with a pool of its own.
 struct Rig {
-  explicit Rig(const DiskFolder& folder, DiskIoOptions options, int64_t disk_bytes = int64_t{32} << 20,
-               int64_t host_bytes = int64_t{32} << 20, const base::Disk& disk = base::real_disk())
-      : pool("memory.host_budget", host_bytes),
-        io(std::make_shared<DiskIo>(options, clock, std::vector{pool.memory()}, disk)),
-        store({.folder = folder.path(), .run_id = "test", .rank = 0, .bytes = disk_bytes}, io, pool, log) {}
+  Rig(const DiskFolder& folder, const DiskIoOptions& options, const RigOptions& rig = {})
+      : pool("memory.host_budget", rig.host_bytes),
+        io(std::make_shared<DiskIo>(options, rig.time == Time::real ? static_cast<const base::Clock&>(real) : stopped,
+                                    std::vector{pool.memory()})),
+        store({.folder = folder.path(), .run_id = "test", .rank = 0, .bytes = rig.disk_bytes}, io, pool, log) {}
+
+  ~Rig() { go_on(); }  // what is on its way needs time
+  void go_on() {
+    if (!ticking) ticking.emplace(stopped);
+  }
 
   Buffer filled(RecordId id, uint64_t version) {
     Buffer buffer = pool.take(store.bytes(id), base::MemoryUse::other, "filled");
@@ -102,11 +134,18 @@ struct Rig {
   WriteHandle write(RecordId id, WriteOptions options = {}) { return store.write(id, filled(id, store.version(id) + 1), options); }
   bool has(RecordId id, ReadHandle& read) { return holds(read.wait()->bytes(), static_cast<int64_t>(id), read.version()); }
 
-  base::RealClock clock;
+  base::RealClock real;
+  base::VirtualClock stopped;
+  std::optional<Ticking> ticking;
   base::Log log = base::Log::capture();
   BufferPool pool;
   std::shared_ptr<DiskIo> io;
   RecordStore store;
 };
+
+// Returns once a block is on its way.
+inline void wait_until_busy(const DiskIo& io) {
+  while (io.counters().depth == 0) std::this_thread::yield();
+}
 
 }  // namespace cairn::memory

@@ -22,17 +22,23 @@ constexpr int64_t kPiece = 16 * kPageBytes;
 
 // A file of some pieces, and a pool with a buffer for each.
 struct RawDisk {
-  explicit RawDisk(DiskIoOptions options, int pieces = 64, const base::Disk& disk = base::real_disk())
-      : path((folder.path() / "raw").string()), pool("pool", pieces * kPiece) {
+  explicit RawDisk(DiskIoOptions options, Time time = Time::real, int pieces = 64, const base::Disk& disk = base::real_disk())
+      : path((folder.path() / "raw").string()),
+        clock(time == Time::real ? static_cast<const base::Clock&>(real) : stopped),
+        pool("pool", pieces * kPiece) {
     io = std::make_unique<DiskIo>(options, clock, std::vector{pool.memory()}, disk);
     file = ::open(path.c_str(), O_RDWR | O_CREAT | O_DIRECT, 0644);
     if (file < 0 || ::fallocate(file, 0, 0, pieces * kPiece) != 0) throw std::runtime_error("no file for direct I/O");
   }
   ~RawDisk() {
+    go_on();
     io.reset();
     ::close(file);
   }
 
+  void go_on() {
+    if (!ticking) ticking.emplace(stopped);
+  }
   std::span<std::byte> piece(int index) { return pool.memory().subspan(static_cast<size_t>(index * kPiece), kPiece); }
   uint64_t start(bool write, int index, IoClass io_class, std::promise<DiskTransfer::Outcome>& outcome,
                  std::chrono::nanoseconds deadline = std::chrono::seconds(60)) {
@@ -52,10 +58,6 @@ struct RawDisk {
                          outcome.set_value(one);
                        }});
   }
-  // Returns once the first block of what was started is on its way.
-  void wait_until_busy() const {
-    while (io->counters().depth == 0) std::this_thread::yield();
-  }
   DiskTransfer::Outcome run(bool write, int index, IoClass io_class = IoClass::states) {
     std::promise<DiskTransfer::Outcome> outcome;
     start(write, index, io_class, outcome);
@@ -64,7 +66,10 @@ struct RawDisk {
 
   DiskFolder folder;
   std::string path;
-  base::RealClock clock;
+  base::RealClock real;
+  base::VirtualClock stopped;
+  std::optional<Ticking> ticking;
+  const base::Clock& clock;
   BufferPool pool;
   int file = -1;
   std::mutex mutex;
@@ -91,15 +96,16 @@ TEST_P(DiskIoTest, ReadsWhatItWroteAndCountsIt) {
 }
 
 TEST_P(DiskIoTest, LetsAParameterPassWhatIsWrittenBack) {
-  // 16 pages at 40 MB/s: 1.6 ms each.
-  RawDisk disk({.back_end = GetParam(), .model = {.read_bytes_per_s = 40e6, .write_bytes_per_s = 40e6}});
+  RawDisk disk({.back_end = GetParam(), .aging = std::chrono::hours(1), .model = {.read_bytes_per_s = 40e6, .write_bytes_per_s = 40e6}},
+               Time::stopped);
   std::vector<std::promise<DiskTransfer::Outcome>> outcomes(21);
   for (int i = 0; i < 20; ++i) disk.start(true, i, IoClass::write_back, outcomes[static_cast<size_t>(i)]);
-  disk.wait_until_busy();
+  wait_until_busy(*disk.io);
   disk.start(false, 20, IoClass::parameters, outcomes[20]);
+  disk.go_on();
   for (auto& outcome : outcomes) EXPECT_FALSE(outcome.get_future().get().error);
-  const auto place = std::find(disk.order.begin(), disk.order.end(), 20) - disk.order.begin();
-  EXPECT_LE(place, 6);  // first come, first served would be 20
+  EXPECT_EQ(disk.order[0], 0);   // it had begun
+  EXPECT_EQ(disk.order[1], 20);  // first come, first served would make it the last
 }
 
 TEST_P(DiskIoTest, HoldsTheRateOfItsModel) {
@@ -110,18 +116,19 @@ TEST_P(DiskIoTest, HoldsTheRateOfItsModel) {
   for (auto& outcome : outcomes) outcome.get_future().get();
   const double took = base::seconds(disk.clock.now() - begun), due = 32.0 * kPiece / 80e6 + 0.002;
   EXPECT_GE(took, due - 0.001);  // gaps up to 1 ms are not idle
-  EXPECT_LE(took, 1);      // a busy machine; the model itself is exact (DiskShaper)
+  EXPECT_LE(took, 5);            // a busy machine; the model itself is exact (DiskShaper)
 }
 
 TEST_P(DiskIoTest, CancelsWhatHasNotBegunAndNothingElse) {
-  RawDisk disk({.back_end = GetParam(), .depth = 1, .model = {.write_bytes_per_s = 4e6}});  // 16 ms each
+  RawDisk disk({.back_end = GetParam(), .depth = 1, .model = {.write_bytes_per_s = 40e6}}, Time::stopped);
   std::vector<std::promise<DiskTransfer::Outcome>> outcomes(3);
   const uint64_t first = disk.start(true, 0, IoClass::states, outcomes[0]);
-  disk.wait_until_busy();
+  wait_until_busy(*disk.io);
   const uint64_t second = disk.start(true, 1, IoClass::states, outcomes[1]);
   const uint64_t third = disk.start(true, 2, IoClass::states, outcomes[2]);
   EXPECT_TRUE(disk.io->cancel(third));
   EXPECT_FALSE(disk.io->cancel(third));
+  disk.go_on();
   const DiskTransfer::Outcome outcome = outcomes[2].get_future().get();
   EXPECT_EQ(outcome.error->kind(), Error::Kind::cancelled);
   EXPECT_FALSE(outcome.touched);
@@ -135,21 +142,23 @@ TEST_P(DiskIoTest, CancelsWhatHasNotBegunAndNothingElse) {
 }
 
 TEST_P(DiskIoTest, GivesUpWhatDoesNotBeginBeforeItsDeadline) {
-  RawDisk disk({.back_end = GetParam(), .depth = 1, .model = {.write_bytes_per_s = 2e6}});  // 33 ms each
+  RawDisk disk({.back_end = GetParam(), .depth = 1, .model = {.write_bytes_per_s = 2e6}}, Time::stopped);  // 33 ms each
   std::promise<DiskTransfer::Outcome> slow, late;
   disk.start(true, 0, IoClass::states, slow);
-  disk.wait_until_busy();
+  wait_until_busy(*disk.io);
   disk.start(true, 1, IoClass::states, late, milliseconds(3));
+  disk.stopped.advance_by(milliseconds(4));
   const DiskTransfer::Outcome outcome = late.get_future().get();
   EXPECT_THAT(outcome.error->what(), HasSubstr("writing " + disk.path + " at offset 65536: did not begin before its deadline"));
   EXPECT_FALSE(outcome.touched);
+  disk.go_on();
   EXPECT_FALSE(slow.get_future().get().error);
 }
 
 TEST_P(DiskIoTest, EndsCleanlyWithTransfersOnTheirWay) {
   std::vector<std::promise<DiskTransfer::Outcome>> outcomes(30);
   {
-    RawDisk disk({.back_end = GetParam(), .depth = 2, .model = {.write_bytes_per_s = 20e6}});
+    RawDisk disk({.back_end = GetParam(), .depth = 2, .model = {.write_bytes_per_s = 2e6}});
     for (int i = 0; i < 30; ++i) disk.start(true, i, IoClass::states, outcomes[static_cast<size_t>(i)]);
   }
   int cancelled = 0;
@@ -192,7 +201,7 @@ TEST_P(DiskIoTest, FinishesTransfersThatTheSystemCutsShort) {
 
 TEST(DiskIo, IsServedByThreadsWhereTheDiskIsNotTheRealOne) {
   base::FaultyDisk faulty({.full_after_bytes = kPiece});
-  RawDisk disk({}, 4, faulty);
+  RawDisk disk({}, Time::real, 4, faulty);
   EXPECT_THAT(disk.io->description(), HasSubstr("8 threads with pread and pwrite (io_uring: this disk is not the machine's own)"));
   EXPECT_FALSE(disk.run(true, 0).error);
   EXPECT_THAT(disk.run(true, 1).error->what(), HasSubstr("disk full writing"));

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fstream>
+#include <thread>
 #include <unistd.h>
 
 #include <gmock/gmock.h>
@@ -61,7 +62,7 @@ TEST_P(RecordStoreTest, KeepsRecordsOfAnyLength) {
 }
 
 TEST_P(RecordStoreTest, ForwardsWhatIsStillBeingWritten) {
-  Rig rig(folder_, {.back_end = GetParam(), .model = {.write_bytes_per_s = 10e6}});  // 100 ms for this record
+  Rig rig(folder_, {.back_end = GetParam(), .model = {.write_bytes_per_s = 100e6}}, {.time = Time::stopped});
   const RecordId id = rig.store.add("activations", kMiB, MemoryUse::activations);
   WriteHandle write = rig.write(id, {.io_class = IoClass::activations});
   ReadHandle read = rig.store.read(id);
@@ -69,23 +70,29 @@ TEST_P(RecordStoreTest, ForwardsWhatIsStillBeingWritten) {
   EXPECT_FALSE(write.ready());
   EXPECT_TRUE(rig.has(id, read));
   EXPECT_TRUE(read.forwarded());
+  std::thread later([&] {
+    while (rig.store.counters().stalls == 0 || rig.io->counters().depth == 0) std::this_thread::yield();
+    rig.stopped.advance_by(milliseconds(200));
+  });
   write.wait();
+  later.join();
   EXPECT_TRUE(rig.has(id, read));
   EXPECT_EQ(rig.io->counters().bytes_read(), 0);
   const StoreCounters counters = rig.store.counters();
   EXPECT_EQ(counters.forwarded_reads, 1);
   EXPECT_EQ(counters.forwarded_bytes, kMiB);
   EXPECT_EQ(counters.stalls, 1);  // of the write; the read was there
-  EXPECT_GT(counters.stall_s, 0.01);
+  EXPECT_DOUBLE_EQ(counters.stall_s, 0.2);
   EXPECT_EQ(counters.ready_waits, 1);
 }
 
 TEST_P(RecordStoreTest, GivesAnExclusiveReaderABufferOfItsOwnAfterTheWrite) {
-  Rig rig(folder_, {.back_end = GetParam(), .model = {.write_bytes_per_s = 40e6}});
+  Rig rig(folder_, {.back_end = GetParam(), .model = {.write_bytes_per_s = 40e6}}, {.time = Time::stopped});
   const RecordId id = rig.store.add("states", kMiB / 2, MemoryUse::optimizer);
   WriteHandle write = rig.write(id);
   ReadHandle read = rig.store.read(id, {.exclusive = true});
   EXPECT_FALSE(read.ready());
+  rig.go_on();
   Buffer buffer = read.take();
   EXPECT_TRUE(write.ready());
   EXPECT_TRUE(read.forwarded());  // the buffer of the write
@@ -192,9 +199,10 @@ TEST_P(RecordStoreTest, ReportsFailedReadsAndLeavesTheRecord) {
 }
 
 TEST_P(RecordStoreTest, TakesBackWritesThatHaveNotBegun) {
-  Rig rig(folder_, {.back_end = GetParam(), .depth = 1, .model = {.write_bytes_per_s = 20e6}});  // 50 ms a record
+  Rig rig(folder_, {.back_end = GetParam(), .depth = 1, .model = {.write_bytes_per_s = 100e6}}, {.time = Time::stopped});
   const RecordId a = rig.store.add("a", kMiB - 64, MemoryUse::activations), b = rig.store.add("b", kMiB - 64, MemoryUse::activations);
   WriteHandle first = rig.write(a);
+  wait_until_busy(*rig.io);
   WriteHandle second = rig.write(b), third = rig.write(b);
   ReadHandle waits = rig.store.read(b, {.exclusive = true});
   EXPECT_EQ(rig.store.version(b), 2U);
@@ -202,6 +210,7 @@ TEST_P(RecordStoreTest, TakesBackWritesThatHaveNotBegun) {
   EXPECT_FALSE(third.cancel());
   EXPECT_THAT(message_of([&] { waits.wait(); }), StartsWith("cancelled: "));
   EXPECT_EQ(rig.store.version(b), 1U);
+  rig.go_on();
   second.wait();
   first.wait();
   EXPECT_FALSE(second.cancel());
@@ -211,12 +220,16 @@ TEST_P(RecordStoreTest, TakesBackWritesThatHaveNotBegun) {
 }
 
 TEST_P(RecordStoreTest, FreesTheRoomOfRemovedRecordsAndCancelsTheirWrites) {
-  Rig rig(folder_, {.back_end = GetParam(), .depth = 1, .model = {.write_bytes_per_s = 20e6}}, 3 * kMiB);
+  Rig rig(folder_, {.back_end = GetParam(), .depth = 1, .model = {.write_bytes_per_s = 100e6}},
+          {.time = Time::stopped, .disk_bytes = 3 * kMiB});
   const RecordId a = rig.store.add("a", kMiB, MemoryUse::activations), b = rig.store.add("b", kMiB, MemoryUse::activations);
   EXPECT_THAT(message_of([&] { rig.store.add("c", kMiB, MemoryUse::activations); }),
               HasSubstr("out_of_memory: memory.disk_budget = 3.00 MiB: c needs 1.00 MiB, and 1016 KiB are free"));
-  WriteHandle kept = rig.write(a), dropped = rig.write(b);
+  WriteHandle kept = rig.write(a);
+  wait_until_busy(*rig.io);
+  WriteHandle dropped = rig.write(b);
   rig.store.remove(b);
+  rig.go_on();
   EXPECT_THAT(message_of([&] { dropped.wait(); }), StartsWith("cancelled: "));
   EXPECT_THAT(message_of([&] { rig.store.version(b); }), HasSubstr("there is no record 1"));
   kept.wait();
@@ -230,7 +243,7 @@ TEST_P(RecordStoreTest, FreesTheRoomOfRemovedRecordsAndCancelsTheirWrites) {
 }
 
 TEST_P(RecordStoreTest, NeedsABufferForEachReadAndSaysWhoHasThem) {
-  Rig rig(folder_, {.back_end = GetParam()}, 32 * kMiB, 3 * kMiB);
+  Rig rig(folder_, {.back_end = GetParam()}, {.host_bytes = 3 * kMiB});
   const RecordId id = rig.store.add("layers.7", kMiB, MemoryUse::parameters);
   rig.write(id).wait();
   const std::shared_ptr<const Buffer> held = rig.store.read(id).wait(), more = rig.store.read(id).wait();

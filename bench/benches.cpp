@@ -9,6 +9,7 @@ std::vector<BenchRow> bench_chaos(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_codecs(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_collectives(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_context(const BenchOptions&, base::Log&);
+std::vector<BenchRow> bench_disk(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_fp8(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_generate(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_gpu(const BenchOptions&, base::Log&);
@@ -28,7 +29,8 @@ std::vector<BenchRow> bench_train_cpu(const BenchOptions&, base::Log&);
 
 const std::vector<Bench>& benches() {
   static const std::vector<Bench> list{
-      {"adapters", "Training LoRA and MoS adapters on this CPU against peft, same base model, batch and threads: tokens/s.", bench_adapters},
+      {"adapters", "Training LoRA and MoS adapters on this CPU against peft, same base model, batch and threads: tokens/s.",
+       bench_adapters},
       {"block-attention", "Block-sparse attention on this CPU against dense causal attention by our kernels, forward and backward: ms.",
        bench_block_attention},
       {"chaos",
@@ -42,6 +44,8 @@ const std::vector<Bench>& benches() {
       {"context",
        "Attention along cp, forward and backward, against zigzag ring attention in plain PyTorch (Gloo), 2 and 4 ranks: ms, bytes.",
        bench_context},
+      {"disk", "Records on disk against fio, direct I/O with the same blocks, depth and mix, in turn: read, write, mixed, MB/s.",
+       bench_disk},
       {"fp8", "fp8 linear layers against bf16 on the same text (--data FILE): held-out loss, beside what seeds make of it.", bench_fp8},
       {"generate", "Greedy decoding on this CPU against llama.cpp and transformers, same fp32 weights and threads: tokens/s at 1M and 12M.",
        bench_generate},
@@ -80,10 +84,10 @@ const std::vector<Bench>& benches() {
        "restore.",
        bench_snapshot},
       {"step-plans",
-       "Plans of each step (ByteScale, FlexSP) against mesh.cp = 4 for all, documents with a long tail of lengths: tokens/s, planning time.",
+       "Plans of each step (ByteScale, FlexSP) against mesh.cp = 4 for all, documents with a long tail of lengths: tokens/s, planning "
+       "time.",
        bench_step_plans},
-      {"stream",
-       "A pass in slices along the sequence against recomputation by block with whole logits: peak memory of activations, time.",
+      {"stream", "A pass in slices along the sequence against recomputation by block with whole logits: peak memory of activations, time.",
        bench_stream},
       {"tokenizer", "Encoding on one thread against the PyPI package `tokenizers`: three patterns, MB/s; --data FILE for another text.",
        bench_tokenizer},

@@ -9,7 +9,7 @@ if(NOT CMAKE_BUILD_TYPE)
 endif()
 
 option(CAIRN_TESTS "Build the tests" ON)
-option(CAIRN_TORCH_ROOMS "Build the rooms that need libtorch (off: base and comm only, for sanitizers)" ON)
+option(CAIRN_TORCH_ROOMS "Build the rooms that need libtorch (off: base, comm and memory only, for sanitizers)" ON)
 set(CAIRN_SANITIZE "" CACHE STRING "Sanitizers, as in -fsanitize=: address,undefined or thread")
 
 set(CMAKE_CXX_FLAGS_RELEASE "-O2")

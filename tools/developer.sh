@@ -3,7 +3,7 @@
 # The commands of ./cairn for those who change Cairn: test, slowest, format, tidy. Uses its root, preset, build, say, stop, since.
 
 # ./cairn test: each room's binary is one CTest test (a process with libtorch takes 0.4 s to start, so not one per case); cases
-# are counted from their output. Base and comm run once more under the address and undefined-behaviour sanitizers. A binary that
+# are counted from their output. Base, comm and memory run once more under the address and undefined-behaviour sanitizers. A binary that
 # fails runs once more, alone: many tests keep deadlines, and a busy machine misses some. The first failure is still reported.
 run_test() {
   local filter='' started=$EPOCHREALTIME logs=() failed=0
@@ -23,7 +23,7 @@ run_test() {
     asan | tsan) test_in "$preset" '' ;;
     *)
       test_in "$preset" ''
-      test_in asan '^(base|comm)$'
+      test_in asan '^(base|comm|memory)$'
       ;;
   esac
   say test "all done in $(since "$started")"
@@ -35,7 +35,7 @@ run_test() {
 test_in() {
   local folder targets=() rooms=$2 chosen=() log status=0
   if [[ -n $rooms ]]; then
-    targets=(test_base test_comm)
+    targets=(test_base test_comm test_memory)
   fi
   build "$1" "${targets[@]}"
   if [[ -n $filter ]]; then

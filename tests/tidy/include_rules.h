@@ -76,7 +76,7 @@ inline Findings wraps_heavy_libraries_in_cpp_files(const Source& source) {
   if (!is_header(source) || source.path == "src/comm/net/async_stream.h" || source.path == "src/comm/net/unauthenticated_peers.h")
     return found;
   for (const Include& include : includes_of(source)) {
-    for (std::string_view heavy : {"asio", "openssl/", "toml++/", "CLI/", "spdlog/", "nccl.h", "mpi.h"}) {
+    for (std::string_view heavy : {"asio", "openssl/", "toml++/", "CLI/", "spdlog/", "nccl.h", "mpi.h", "liburing.h"}) {
       if (starts_with(include.target, heavy)) {
         found.push_back(finding(source, include.offset, include.target + " in a header: include it in the .cpp file that wraps it"));
       }
@@ -85,12 +85,16 @@ inline Findings wraps_heavy_libraries_in_cpp_files(const Source& source) {
   return found;
 }
 
-// base and comm link no libtorch, so that their sanitizer builds are quick; only the face of Group knows tensors and their streams.
+// base, comm and memory link no libtorch, so that their sanitizer builds are quick; only the face of Group and the allocator of CPU tensors
+// know it.
 inline Findings keeps_plain_rooms_free_of_torch(const Source& source) {
   Findings found;
   const std::string room = room_of(source.path);
-  if (!is_code(source) || (room != "base" && room != "comm") || ends_with(source.path, "_tensor_test.cpp")) return found;
-  if (starts_with(source.path, "src/comm/group.") || starts_with(source.path, "src/comm/device_stream_")) return found;
+  if (!is_code(source) || (room != "base" && room != "comm" && room != "memory") || ends_with(source.path, "_tensor_test.cpp"))
+    return found;
+  if (starts_with(source.path, "src/comm/group.") || starts_with(source.path, "src/comm/device_stream_") ||
+      starts_with(source.path, "src/memory/host_allocator."))
+    return found;
   for (const Include& include : includes_of(source)) {
     for (std::string_view part : {"ATen/", "c10/", "torch/"}) {
       if (starts_with(include.target, part))

@@ -19,6 +19,7 @@
 #include "comm/net/key.h"
 #include "kernels/adamw.h"
 #include "kernels/device.h"
+#include "memory/disk/disk_io.h"
 #include "study/coded_options.h"
 #include "study/hdee_options.h"
 #include "study/iterate_options.h"
@@ -68,6 +69,7 @@ int doctor_command() {
   terminal.line("what will be used");
   fact("train", fmt::format("--device {}, {} threads on one rank", kernels::can_use_cuda() ? "cuda or cpu" : "cpu", threads_among(1)));
   fact("transports", comm::has_mpi() ? "local, net, mpi" : "local, net (mpi was not found when Cairn was built)");
+  fact("memory on disk", memory::describe_disk_io());
   return 0;
 }
 

@@ -80,7 +80,8 @@ const std::vector<Proof>& proofs() {
   static const std::vector<Proof> list{
       {"se-moe", "Rows to experts by node, one message per rail, and embeddings by columns: bitwise the same, faster where links differ.",
        prove_se_moe},
-      {"lsh-moe", "Centroids of similar rows travel to experts and back, residuals stay: a fraction of the bytes in all four ways.", prove_lsh_moe},
+      {"lsh-moe", "Centroids of similar rows travel to experts and back, residuals stay: a fraction of the bytes in all four ways.",
+       prove_lsh_moe},
       {"exflow", "Experts that follow each other on one rank: placements from routing traces, near the optimum in milliseconds.",
        prove_exflow},
       {"rds-plus", "The documents most like a few target examples, by the model's own hidden states: exact on any number of ranks.",

@@ -72,9 +72,18 @@ void prove_data_shapley(const ProofOptions&, Findings&, base::Log&);
 void prove_data_shapley_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_diversify_conquer(const ProofOptions&, Findings&, base::Log&);
 void prove_adapt_infty(const ProofOptions&, Findings&, base::Log&);
+void prove_se_moe(const ProofOptions&, Findings&, base::Log&);
+void prove_exflow(const ProofOptions&, Findings&, base::Log&);
+void prove_lsh_moe(const ProofOptions&, Findings&, base::Log&);
 
 const std::vector<Proof>& proofs() {
   static const std::vector<Proof> list{
+      {"se-moe", "Rows to experts by node, one message per rail, and embeddings by columns: bitwise the same, faster where links differ.",
+       prove_se_moe},
+      {"lsh-moe", "Centroids of similar rows travel to experts and back, residuals stay: a fraction of the bytes in all four ways.",
+       prove_lsh_moe},
+      {"exflow", "Experts that follow each other on one rank: placements from routing traces, near the optimum in milliseconds.",
+       prove_exflow},
       {"rds-plus", "The documents most like a few target examples, by the model's own hidden states: exact on any number of ranks.",
        prove_rds_plus},
       {"concept-pruning", "Near-duplicates dropped, then more kept of complex concepts than of simple ones: a tenth trains better.",

@@ -210,7 +210,16 @@ base::Schema<ExpertLayoutOptions> expert_layout_schema() {
            {"window", &O::window, "fssdp: the load of an expert is that of so many past steps.", base::between(1, 1000)},
            {"memory_slots", &O::memory_slots, "fssdp: copies that a rank holds at once, of each layer.", base::at_least(0)},
            {"overlap_degree", &O::overlap_degree,
-            "fssdp: so many of the busiest experts of a layer are copied; 0: those with more tokens than the mean.", base::at_least(0)}}};
+            "fssdp: so many of the busiest experts of a layer are copied; 0: those with more tokens than the mean.", base::at_least(0)},
+           {"compress", &O::compress,
+            "What travels to experts in training, and back: rows as they are (none), or centroids of similar rows, to which each row's "
+            "difference is added at home (lsh: LSH-MoE). lsh changes results.",
+            kExpertCompressNames},
+           {"hashes", &O::hashes, "lsh: rows with equal keys of so many hashes share a centroid; more hashes compress less.",
+            base::between(1, 16)},
+           {"hash_dim", &O::hash_dim, "lsh: dims of each hash. A key has hashes times the bits of twice this, at most 64.",
+            base::at_least(1)},
+           {"residual", &O::residual, "lsh: adds a row's difference from its centroid to the result. Without it less is learned."}}};
 }
 
 }  // namespace cairn::parallel

@@ -96,6 +96,10 @@ struct ExpertLayoutOptions {
   int64_t window = 5;
   int64_t memory_slots = 2;
   int64_t overlap_degree = 0;
+  ExpertCompress compress = ExpertCompress::none;
+  int64_t hashes = 6;
+  int64_t hash_dim = 32;
+  bool residual = true;
 };
 base::Schema<ExpertLayoutOptions> expert_layout_schema();
 

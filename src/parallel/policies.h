@@ -40,6 +40,10 @@ enum class ExpertDispatch { automatic, flat, hierarchical };
 inline constexpr base::EnumName<ExpertDispatch> kExpertDispatchNames[] = {
     {ExpertDispatch::automatic, "auto"}, {ExpertDispatch::flat, "flat"}, {ExpertDispatch::hierarchical, "hierarchical"}};
 
+// What travels to experts in training: rows as they are, or centroids of similar rows (LSH-MoE).
+enum class ExpertCompress { none, lsh };
+inline constexpr base::EnumName<ExpertCompress> kExpertCompressNames[] = {{ExpertCompress::none, "none"}, {ExpertCompress::lsh, "lsh"}};
+
 // Where the micro-batches of islands with a pipeline each go on after a stage: in the next stage of the same island, or in that of an
 // island drawn at random (NoLoCo).
 enum class Routing { fixed, random };

@@ -1,6 +1,7 @@
 #include "train/take_step.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/checksum.h"
 #include "base/clock.h"
@@ -123,6 +124,8 @@ TakenStep take_step(Job& job) {
                                 .keeps_sample_losses = job.sample_losses != nullptr,
                                 .plan = job.ahead.planned ? &planned.plan : nullptr});
   keep_sample_losses(job, counts.ids, taken.output);
+  if (job.engine.owned.experts)
+    for (auto& metric : job.engine.owned.experts->take_metrics()) taken.sampler_metrics.push_back(std::move(metric));
   if (flight) flight->end_step(), flight->set_activity(comm::Activity::updating);  // what a rank does beside its passes
   return taken;
 }

@@ -2,6 +2,8 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -61,6 +63,8 @@ class ExpertExchange {
   virtual std::unique_ptr<ExpertRoute> begin(const ExpertRequest& request, const Call& call) const = 0;
   // The route of the forward pass, for the backward calls: from what ExpertRoute::save put into `saved`, which stays there.
   virtual std::unique_ptr<ExpertRoute> resume(const ExpertRequest& request, Saved& saved, const Call& call) const = 0;
+  // Metrics of this rank's passes since the last call, by the names that a run writes them under.
+  virtual std::vector<std::pair<std::string, double>> take_metrics() { return {}; }
 };
 
 // Every rank holds all experts: rows stay where they are.

@@ -9,10 +9,12 @@
 #include "kernels/aten.h"
 #include "kernels/fp8.h"
 #include "model/decoder/weight_form.h"
+#include "model/experts/lsh_exchange.h"
 #include "model/formed_weights.h"
 #include "model/model.h"
 #include "parallel/dtensor_block.h"
 #include "parallel/experts/expert_exchange.h"
+#include "parallel/layout/expert_split.h"
 #include "parallel/layout/linear_context.h"
 #include "parallel/layout/measure_links.h"
 #include "parallel/layout/settle_context.h"
@@ -101,12 +103,34 @@ void settle_context(Job& job, comm::World& world) {
         "context.state_dtype = bf16: states are rounded on every rank that they pass, so results differ from those of one rank");
 }
 
+// The width of the rows that experts of this model take; 0: it has none.
+int64_t expert_row_width(const model::Model& model) {
+  for (const model::Parameter& one : model.parameters()) {
+    const auto expert = std::ranges::find(one.axes, parallel::kExpertAxis), embed = std::ranges::find(one.axes, "embed");
+    if (expert != one.axes.end() && embed != one.axes.end()) return one.shape[static_cast<size_t>(embed - one.axes.begin())];
+  }
+  return 0;
+}
+
+// expert.compress: centroids in the place of rows.
+void compress_rows(Engine& engine, const parallel::ExpertLayoutOptions& options) {
+  const model::LshOptions lsh{.hashes = options.hashes, .hash_dim = options.hash_dim, .residual = options.residual};
+  const int64_t width = expert_row_width(*engine.model);
+  model::check(lsh, width);
+  engine.owned.experts = model::make_lsh_exchange(std::move(engine.owned.experts), width, lsh);
+}
+
 // How rows reach the experts of other ranks, and which experts are copied for a step.
 void place_experts(Job& job, comm::World& world) {
   const parallel::Plan& plan = job.config.plan;
-  if (!parallel::places_experts(plan)) return;
-  Engine& engine = job.engine;
   const parallel::ExpertLayoutOptions& options = job.config.settings.layout.expert;
+  const bool compresses = options.compress != parallel::ExpertCompress::none;
+  if (!parallel::places_experts(plan)) {
+    if (compresses && world.rank() == 0)
+      world.log().warn("expert.compress = lsh: every rank has all experts, so no rows travel and none are compressed. Set mesh.ep.");
+    return;
+  }
+  Engine& engine = job.engine;
   comm::Group& group = world.group(plan.mesh.peers(world.rank(), "ep"), "experts");
   parallel::CountRows count;
   if (options.placement == parallel::ExpertPlacement::fssdp) {
@@ -121,6 +145,7 @@ void place_experts(Job& job, comm::World& world) {
     count = [copies = engine.owned.copies.get()](std::string_view block, const std::vector<int64_t>& rows) { copies->count(block, rows); };
   }
   engine.owned.experts = parallel::make_expert_exchange(group, options, std::move(count));
+  if (compresses) compress_rows(engine, options);
   engine.options.experts = engine.owned.experts.get();
 }
 

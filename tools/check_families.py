@@ -94,6 +94,9 @@ def experts(dice):
     return dict(num_experts=count, num_experts_per_tok=dice.choice([k for k in (1, 2, 3) if k < count]))
 
 
+# Widths of experts are multiples of 4: libtorch's grouped product, which transformers calls, needs rows of whole 16 bytes.
+
+
 def layers_with_experts(dice, case, layers):
     """Which layers have experts: all, every other one, or all but some."""
     if layers == 1 or case % 3 == 0:
@@ -102,7 +105,7 @@ def layers_with_experts(dice, case, layers):
 
 
 def mixtral(dice, case):
-    sizes, some = common(dice), experts(dice)
+    sizes, some = {**common(dice), "intermediate_size": dice.choice([24, 40])}, experts(dice)
     return transformers.MixtralConfig(**sizes, num_local_experts=some["num_experts"], num_experts_per_tok=some["num_experts_per_tok"],
                                       sliding_window=[None, 7, 48][case % 3], rope_theta=dice.choice([10000.0, 1e6]))
 
@@ -110,19 +113,20 @@ def mixtral(dice, case):
 def qwen2_moe(dice, case):
     sizes = common(dice)
     return transformers.Qwen2MoeConfig(**sizes, **experts(dice), **layers_with_experts(dice, case, sizes["num_hidden_layers"]),
-                                       moe_intermediate_size=dice.choice([16, 21]), shared_expert_intermediate_size=dice.choice([9, 32]),
+                                       moe_intermediate_size=dice.choice([16, 28]), shared_expert_intermediate_size=dice.choice([9, 32]),
                                        norm_topk_prob=case % 2 == 1, use_sliding_window=False, rope_theta=1e6)
 
 
 def qwen3_moe(dice, case):
     sizes = common(dice)
     return transformers.Qwen3MoeConfig(**sizes, **experts(dice), **layers_with_experts(dice, case, sizes["num_hidden_layers"]),
-                                       moe_intermediate_size=dice.choice([16, 21]), norm_topk_prob=case % 2 == 0,
+                                       moe_intermediate_size=dice.choice([16, 28]), norm_topk_prob=case % 2 == 0,
                                        head_dim=dice.choice([8, 20]), attention_bias=case % 2 == 1, rope_theta=1e6)
 
 
 def olmoe(dice, case):
-    return transformers.OlmoeConfig(**{**common(dice), **experts(dice)}, norm_topk_prob=case % 2 == 1, attention_bias=case % 3 == 1,
+    sizes = {**common(dice), **experts(dice), "intermediate_size": dice.choice([24, 40])}
+    return transformers.OlmoeConfig(**sizes, norm_topk_prob=case % 2 == 1, attention_bias=case % 3 == 1,
                                     pad_token_id=0, rope_theta=10000.0)
 
 

@@ -94,7 +94,9 @@ SampleGradients::SampleGradients(std::vector<SampledParameter> parameters, Sampl
   CAIRN_CHECK(projection_.dim > 0 && projection_.dim % kProjectionBlock == 0 && projection_.dim < (int64_t{64} << kWordsShift),
               "a projection to {} numbers", projection_.dim);
   for (const SampledParameter& one : parameters_)
-    CAIRN_CHECK(!one.chosen || one.shape.size() == 1 || one.shape.size() == 2, "{} has {} dims", one.name, one.shape.size());
+    if (one.chosen && one.shape.size() > 2)
+      base::fail_input("{}: gradients by sample are for matrices, and it has {} dims (experts). Choose weights of other layers.", one.name,
+                       one.shape.size());
 }
 
 void SampleGradients::begin(int64_t samples, at::Device device, at::Tensor row_weights) {

@@ -288,7 +288,8 @@ const std::vector<Entry>& models() {
   static const std::vector<Entry> list = [] {
     std::vector<Entry> all;
     for (const Family& one : families())
-      all.push_back({one.name, decoder, {.linear_attention = one.linear_attention, .experts = one.has_experts()}});
+      all.push_back(
+          {one.name, decoder, {.linear_attention = one.linear_attention, .experts = one.has_experts(), .elastic = !one.has_experts()}});
     all.push_back({"classifier",
                    classifier,
                    {.data = ModelNeeds::Data::features,

@@ -1,5 +1,6 @@
 #include "train/between_steps.h"
 
+#include "train/experts/expert_biases.h"
 #include "train/spectral/spectral_rounds.h"
 #include "train/steps/mosa_step.h"
 #include "train/supernet/channel_order.h"
@@ -14,6 +15,7 @@ std::vector<std::unique_ptr<BetweenSteps>> make_between_steps(Job& job, comm::Wo
       make_module_turns,     // adapters in modules
       make_spectral_rounds,  // model.spectral
       make_channel_order,    // supernet
+      make_expert_biases,    // model.moe.balance = bias
   };
   std::vector<std::unique_ptr<BetweenSteps>> made;
   for (const Maker make : makers)

@@ -1,5 +1,6 @@
 #include "train/evaluate.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "base/clock.h"
@@ -37,7 +38,8 @@ HeldOut evaluate_held_out(Job& job, const std::function<void(double done)>& prog
     sums[0] += losses.sum.item<double>();
     sums[1] += losses.count.to(at::kDouble).item<double>();
     const at::Tensor measures = losses.measures.defined() ? losses.measures.cpu() : at::Tensor();
-    for (size_t i = 0; measures.defined() && i < measured; ++i) sums[2 + i] += measures.const_data_ptr<double>()[i];
+    for (size_t i = 0; measures.defined() && i < std::min(measured, static_cast<size_t>(measures.numel())); ++i)
+      sums[2 + i] += measures.const_data_ptr<double>()[i];
     job.engine.sync->progress({});  // messages of earlier steps
     if (progress) progress(static_cast<double>(part.first + part.count) / static_cast<double>(share.count));
   }

@@ -89,7 +89,7 @@ class Decoder final : public DecoderParts {
     for (const WeightForm* form : weight_forms(*this)) form->add_buffers(buffers, options);
     for (int64_t layer = 0; layer < shape_.layers; ++layer)
       if (const ExpertShape& experts = shape_.experts; experts.in_layer(layer))
-        add_expert_buffers(buffers, fmt::format("layers.{}.mlp", layer), experts.count, experts.biased, options);
+        add_expert_buffers(buffers, fmt::format("layers.{}.mlp", layer), experts.count, options);
     if (!family_.rotary() || (family_.linear_attention && shape_.linear.softmax_layers.empty())) return buffers;
     const kernels::RopeTable table = rope_angles(shape_, shape_.table_length > 0 ? shape_.table_length : shape_.length, options);
     buffers["rope.cos"] = table.cos, buffers["rope.sin"] = table.sin;
@@ -103,7 +103,7 @@ class Decoder final : public DecoderParts {
   std::vector<std::pair<std::string, double>> end_step(Buffers& buffers, bool skipped,
                                                        const std::function<void(const at::Tensor&)>& sum) const override {
     if (shape_.experts.count == 0) return {};
-    const double load = commit_expert_counts(buffers, skipped, shape_.experts.bias_rate, sum);
+    const double load = commit_expert_counts(buffers, skipped, sum);
     return load > 0 ? std::vector<std::pair<std::string, double>>{{"expert_load", load}} : std::vector<std::pair<std::string, double>>{};
   }
   ElasticShape elastic() const override {

@@ -115,6 +115,14 @@ class DecoderParts : public Model {
     const ExpertNames names = expert_names(layer);
     const double to_residual = 0.02 / std::sqrt(2.0 * static_cast<double>(shape_.layers));
     parts.router = Model::add({.name = names.router, .shape = {experts.count, shape_.embed}, .axes = {"router", "embed"}});
+    if (experts.biased)
+      parts.bias = Model::add({.name = names.bias,
+                               .shape = {experts.count},
+                               .axes = {"router"},
+                               .role = Parameter::Role::bias,
+                               .init = Parameter::Init::zeros,
+                               .uses = 0,
+                               .is_trainable = false});
     parts.gate_up =
         Model::add({.name = names.gate_up, .shape = {experts.count, 2 * experts.width, shape_.embed}, .axes = {"expert", "", "embed"}});
     parts.down = Model::add({.name = names.down,

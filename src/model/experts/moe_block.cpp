@@ -21,7 +21,6 @@
 #include "model/decoder/residual_stream.h"
 #include "model/decoder/rows.h"
 #include "model/decoder/shape.h"
-#include "model/experts/balance.h"
 #include "model/experts/exchange.h"
 #include "model/experts/routing_observer.h"
 
@@ -47,7 +46,7 @@ class MoeBlock final : public Block {
     const at::Tensor x = values.get(io_.reads);
     const Norm::Result normed = parts_.norm->forward(x, call);
     const at::Tensor in = rows(normed.y);
-    const Routing routing = router_.route(in, expert_bias(io_.name, call), call);
+    const Routing routing = router_.route(in, bias(call), call);
     const TokenSequences sequences = TokenSequences::in(values, call);
     router_.add_terms(routing, sequences, call, io_.name);
     observe(routing, call);
@@ -132,7 +131,7 @@ class MoeBlock final : public Block {
 
   void plain(Values& values, const Call& call) const override {
     const at::Tensor x = values.get(io_.reads), normed = parts_.norm->plain(x, call), in = rows(normed);
-    const Routing routing = router_.route(in, expert_bias(io_.name, call), call);
+    const Routing routing = router_.route(in, bias(call), call);
     router_.add_terms(routing, TokenSequences::in(values, call), call, io_.name);
     const at::Tensor gate_up = call.weights.get(parts_.gate_up), down = call.weights.get(parts_.down);
     at::Tensor sum = at::zeros_like(in);
@@ -152,6 +151,7 @@ class MoeBlock final : public Block {
   }
 
  private:
+  at::Tensor bias(const Call& call) const { return parts_.bias ? call.weights.get(*parts_.bias) : at::Tensor(); }
   const ExpertExchange& exchange(const Call& call) const { return call.options.experts ? *call.options.experts : local_experts(); }
   ExpertRequest request(kernels::RowGroups groups) const {
     return {.block = io_.name, .weight = parts_.gate_up, .groups = std::move(groups)};
@@ -160,8 +160,8 @@ class MoeBlock final : public Block {
   void observe(const Routing& routing, const Call& call) const {
     if (!call.options.routing) return;
     const at::Tensor keys = call.token_keys ? local_tokens(call.token_keys->reshape({-1, 1}), call).reshape({-1}) : at::Tensor();
-    const at::Tensor bias = expert_bias(io_.name, call);
-    call.options.routing->saw(io_.name, keys, bias.defined() ? routing.probabilities + bias : routing.probabilities, routing.ids);
+    const at::Tensor added = bias(call);
+    call.options.routing->saw(io_.name, keys, added.defined() ? routing.probabilities + added : routing.probabilities, routing.ids);
   }
 
   // In slices along the sequence every rank along tp would have all tokens.
@@ -189,6 +189,7 @@ class MoeBlock final : public Block {
          .flops_per_token = 2 * embed * count,
          .saved_elements_per_token = count + 7 * k,  // probabilities in fp32; ids, weights, slots and places, most of them in 64 bits
          .width = experts_.count});
+    if (parts_.bias) card_.operations.back().parameters.push_back(*parts_.bias);
     const auto shared = static_cast<double>(experts_.shared_width), gate = parts_.shared ? 1.0 : 0.0;
     BlockOp all{.name = "experts",
                 .kind = BlockOp::Kind::other,

@@ -15,9 +15,10 @@ struct DecoderShape;
 
 struct MoeParts {
   std::optional<Norm> norm = {};
-  mesh::ParamId router = {};   // [experts, embed]
-  mesh::ParamId gate_up = {};  // [experts, 2 * width, embed]: gate, then up
-  mesh::ParamId down = {};     // [experts, embed, width]
+  std::optional<mesh::ParamId> bias = {};  // [experts]: of the router's choice
+  mesh::ParamId router = {};               // [experts, embed]
+  mesh::ParamId gate_up = {};              // [experts, 2 * width, embed]: gate, then up
+  mesh::ParamId down = {};                 // [experts, embed, width]
   struct Shared {
     Linear up, down, gate;  // gate and up together; down; the sigmoid gate, which makes one number
   };

@@ -49,8 +49,8 @@ void set_expert_training(DecoderShape& shape, const ExpertOptions& o) {
   if (experts.count == 0) return;
   experts.aux_weight = o.balance == ExpertBalance::aux ? o.aux_loss : 0;
   experts.z_weight = o.z_loss;
-  experts.biased = o.balance == ExpertBalance::bias;
-  experts.bias_rate = o.bias_rate;
+  if (o.balance == ExpertBalance::bias && !experts.biased)
+    base::fail_input("model.moe.balance = bias: the model has no biases of experts. Use aux, or train a new model.");
 }
 
 void set_experts(DecoderShape& shape, const ExpertOptions& o) {
@@ -82,7 +82,8 @@ void set_experts(DecoderShape& shape, const ExpertOptions& o) {
                    .shared_width = !kind.config.shared_expert ? 0
                                    : o.shared_width > 0       ? o.shared_width
                                                               : shape.mlp,
-                   .normalize = o.normalize};
+                   .normalize = o.normalize,
+                   .biased = o.balance == ExpertBalance::bias};
   for (int64_t layer = 0; layer < shape.layers; ++layer)
     if ((layer + 1) % o.every != 0) shape.experts.dense_layers.push_back(layer);
   set_expert_training(shape, o);
@@ -96,6 +97,7 @@ ExpertOptions expert_options_of(const DecoderShape& shape, ExpertOptions options
   options.width = experts.width;
   options.shared_width = experts.shared_width;
   options.normalize = experts.normalize;
+  if (experts.biased) options.balance = ExpertBalance::bias;
   return options;
 }
 

@@ -67,26 +67,26 @@ Routing Router::route(const at::Tensor& x, const at::Tensor& bias, const Call& c
 at::Tensor Router::balance_of(const at::Tensor& ids, const TokenSequences& sequences, const at::Tensor& like, const Call& call,
                               std::string_view block) const {
   const int64_t experts = shape_.count, count = sequences.tokens.size(0);
-  const at::Tensor counted = sequences.sequence.ge(0), sequence = sequences.sequence.clamp_min(0);
+  const at::Tensor has_target = sequences.sequence.ge(0), sequence = sequences.sequence.clamp_min(0);
   // By sequence and expert, on all ranks with tokens of these sequences. Sums of integers: every order gives the same.
   const at::Tensor choices = at::zeros({count * experts}, ids.options());
   choices.scatter_add_(0, (sequence.unsqueeze(1) * experts + ids).reshape({-1}),
-                       counted.to(at::kLong).unsqueeze(1).expand(ids.sizes()).reshape({-1}));
+                       has_target.to(at::kLong).unsqueeze(1).expand(ids.sizes()).reshape({-1}));
   for (comm::Group* group : sequence_groups(call)) group->all_reduce(choices, comm::Reduce::sum, {comm::Purpose::activation, block}).wait();
   const at::Tensor scale =
       static_cast<double>(experts) / (static_cast<double>(shape_.top_k) * sequences.tokens.clamp_min(1).to(like.scalar_type()));
   const at::Tensor by_sequence = choices.view({count, experts}).to(like.scalar_type()) * scale.unsqueeze(1);
-  return by_sequence.index_select(0, sequence) * counted.unsqueeze(1).to(like.scalar_type());
+  return by_sequence.index_select(0, sequence) * has_target.unsqueeze(1).to(like.scalar_type());
 }
 
 void Router::add_terms(const Routing& routing, const TokenSequences& sequences, const Call& call, std::string_view block) const {
   if (!call.terms || !sequences.sequence.defined()) return;
   const at::Tensor& p = routing.probabilities;
   const double share = shares_of_loss(call) / static_cast<double>(layers_);
-  const at::Tensor counted = sequences.sequence.ge(0).to(p.scalar_type());
+  const at::Tensor has_target = sequences.sequence.ge(0).to(p.scalar_type());
   const at::Tensor log_sums = at::logsumexp(routing.logits, {1});
   call.terms->add("aux_loss", (balance_of(routing.ids, sequences, p, call, block) * p).sum() * share, shape_.aux_weight);
-  call.terms->add("z_loss", (log_sums.square() * counted).sum() * share, shape_.z_weight);
+  call.terms->add("z_loss", (log_sums.square() * has_target).sum() * share, shape_.z_weight);
   if (call.needs.weights) count_choices(block, routing.ids, sequences.sequence, shape_.count, call);
 }
 
@@ -109,8 +109,8 @@ at::Tensor Router::logits_gradient(const at::Tensor& dweights, Saved& saved, con
   if (has_terms && shape_.aux_weight > 0) dp.add_(balance_of(ids, sequences, p, call, block), shape_.aux_weight * weight);
   const at::Tensor dlogits = p * (dp - (dp * p).sum(1, /*keepdim=*/true));
   if (has_terms && shape_.z_weight > 0) {
-    const at::Tensor counted = sequences.sequence.ge(0).to(p.scalar_type());
-    dlogits.add_(p * (saved.take("log_sums") * counted).unsqueeze(1), 2 * shape_.z_weight * weight);
+    const at::Tensor has_target = sequences.sequence.ge(0).to(p.scalar_type());
+    dlogits.add_(p * (saved.take("log_sums") * has_target).unsqueeze(1), 2 * shape_.z_weight * weight);
   }
   return dlogits;
 }

@@ -24,7 +24,7 @@ namespace cairn::model {
 
 // Of the tokens of one call, [tokens] each. Undefined: the call has no losses.
 struct TokenSequences {
-  at::Tensor sequence;  // int64: the sequence of each token, counted over the micro-batch; -1 for tokens that do not count
+  at::Tensor sequence;  // int64: the sequence of each token, numbered over the micro-batch; -1 for tokens without a target
   at::Tensor tokens;    // int64 [sequences]: n_s, over all ranks that hold tokens of them
   static TokenSequences in(Values& values, const Call& call);
   static TokenSequences in(const Saved& saved);

@@ -17,7 +17,6 @@ struct ExpertShape {
   double aux_weight = 0;  // of the load-balancing loss
   double z_weight = 0;    // of the z-loss
   bool biased = false;    // a bias per expert, which follows the load, takes part in the choice (experts/balance.h)
-  double bias_rate = 0.001;
   bool operator==(const ExpertShape&) const = default;
 
   bool in_layer(int64_t layer) const { return count > 0 && !std::binary_search(dense_layers.begin(), dense_layers.end(), layer); }

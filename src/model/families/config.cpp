@@ -380,7 +380,8 @@ std::string format_config(const DecoderShape& shape, const std::string& dtype) {
   config["architectures"].push_back(std::string(shape.pattern ? kPatternPrefix : "") + architecture_prefix(shape.residual) +
                                     architecture_of(kind, shape));
   config["model_type"] = shape.family + decay_suffix(shape) + (standard ? "" : "_" + shape.residual) +
-                         std::string(shape.pattern ? kPatternSuffix : "") + std::string(shape.streams.count > 1 ? kStreamsSuffix : "");
+                         std::string(shape.pattern ? kPatternSuffix : "") + std::string(shape.experts.biased ? kBiasedSuffix : "") +
+                         std::string(shape.streams.count > 1 ? kStreamsSuffix : "");
   if (shape.pattern) config["sparse_attention"] = format_pattern(shape);
   if (shape.streams.count > 1) {
     config["parscale_n"] = shape.streams.count;
@@ -411,6 +412,8 @@ DecoderShape parse_config(const std::string& text, const std::string& file) {
   DecoderShape shape;
   const bool streams = named.ends_with(kStreamsSuffix);
   if (streams) named.resize(named.size() - kStreamsSuffix.size());
+  const bool biased = named.ends_with(kBiasedSuffix);
+  if (biased) named.resize(named.size() - kBiasedSuffix.size());
   const bool sparse = named.ends_with(kPatternSuffix);
   if (sparse) named.resize(named.size() - kPatternSuffix.size());
   for (const std::string& wiring : kWirings)
@@ -424,13 +427,14 @@ DecoderShape parse_config(const std::string& text, const std::string& file) {
     shape.linear.decay = LinearAttentionShape::Decay::gated;
   }
   const Family* found = find_family(named);
-  if (!found || (!found->linear_attention && shape.linear.decay != LinearAttentionShape::Decay::gated))
+  if (!found || (biased && !found->has_experts()) || (!found->linear_attention && shape.linear.decay != LinearAttentionShape::Decay::gated))
     base::fail_input("{}: model_type is {}; Cairn reads {}", file, type ? base::shown(*type) : "missing", fmt::join(known, ", "));
   shape.family = named;
   refuse_other_maths(config);
   const Family& kind = family(shape.family);
   shape.qkv_bias = kind.qkv_bias, shape.out_bias = kind.out_bias, shape.mlp_bias = kind.mlp_bias;
   if (!kind.pictures) shape.vocab = config.size("vocab_size", kVocabMax), shape.tokens = special_tokens(config);
+  shape.experts.biased = biased;
   read_family(shape, config);
   if (is_ladder(shape.residual)) shape.ladder_layers = layer_list(config, "ladder_layers", shape.layers);
   if (sparse) {

@@ -24,6 +24,7 @@ void for_each_expert_layer(const DecoderShape& shape, const Act& act) {
 
 ExpertNames expert_names(const std::string& layer) {
   return {.router = layer + "mlp.gate.weight",
+          .bias = layer + "mlp.gate" + std::string(kExpertBiasEnding),
           .gate_up = layer + "mlp.experts.gate_up_proj",
           .down = layer + "mlp.experts.down_proj",
           .shared = layer + "mlp.shared_expert.",

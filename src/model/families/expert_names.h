@@ -1,6 +1,8 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "model/decoder/shape.h"
@@ -8,8 +10,9 @@
 namespace cairn::model {
 
 // The names of a layer's parameters with experts, in models and in files with stacked tensors. `layer`: "model.layers.3.".
+inline constexpr std::string_view kExpertBiasEnding = ".e_score_correction_bias";
 struct ExpertNames {
-  std::string router, gate_up, down, shared, shared_gate;
+  std::string router, bias, gate_up, down, shared, shared_gate;
 };
 ExpertNames expert_names(const std::string& layer);
 

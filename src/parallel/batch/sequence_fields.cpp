@@ -22,11 +22,12 @@ void add_sequence_fields(mesh::Batch& batch) {
     sequence = (begins.view({-1}).cumsum(0) - 1).view({rows, length});
     count = sequence.select(0, rows - 1).select(0, length - 1).item<int64_t>() + 1;
   }
-  at::Tensor counted = at::ones({rows, length}, options.dtype(at::kBool));
-  if (const auto targets = batch.fields.find("targets"); targets != batch.fields.end() && targets->second.tensor.sizes() == counted.sizes())
-    counted = targets->second.tensor.ne(kernels::kIgnoreTarget);
-  const at::Tensor tokens = at::zeros({count}, options).scatter_add_(0, sequence.view({-1}), counted.reshape({-1}).to(at::kLong));
-  batch.fields["sequences"] = {sequence.masked_fill(counted.logical_not(), -1), field.shape};
+  at::Tensor has_target = at::ones({rows, length}, options.dtype(at::kBool));
+  if (const auto targets = batch.fields.find("targets");
+      targets != batch.fields.end() && targets->second.tensor.sizes() == has_target.sizes())
+    has_target = targets->second.tensor.ne(kernels::kIgnoreTarget);
+  const at::Tensor tokens = at::zeros({count}, options).scatter_add_(0, sequence.view({-1}), has_target.reshape({-1}).to(at::kLong));
+  batch.fields["sequences"] = {sequence.masked_fill(has_target.logical_not(), -1), field.shape};
   batch.fields["sequence_tokens"] = {tokens, mesh::Field::Shape::whole};
 }
 

@@ -35,6 +35,16 @@ std::vector<Limit> model_limits(const Settings& settings) {
   if (needs.experts) {
     limits.push_back({Feature::cuda_graph, "the host learns how many tokens each expert gets: leave it out"});
     limits.push_back({Feature::fp8, "experts compute in bf16 or fp32: leave train.fp8 out"});
+    if (settings.model.moe.balance == model::ExpertBalance::bias) {
+      constexpr std::string_view kApart = "biases follow the load of one step group: use model.moe.balance = aux";
+      for (const Feature feature : {Feature::local_steps, Feature::mesh_island, Feature::remote_islands})
+        limits.push_back({feature, kApart});
+    }
+    const bool losses =
+        (settings.model.moe.balance == model::ExpertBalance::aux && settings.model.moe.aux_loss > 0) || settings.model.moe.z_loss > 0;
+    constexpr std::string_view kByToken = "the router's losses are means over tokens: set model.moe.aux_loss = 0 and model.moe.z_loss = 0";
+    for (const Feature feature : {Feature::pairs, Feature::rollouts, Feature::retrieval})
+      if (losses) limits.push_back({feature, kByToken});
     limits.push_back({Feature::sync_check, "the host learns how many tokens each expert gets: leave it out"});
   }
   if (needs.linear_attention) limits.push_back({Feature::fp8, "layers of linear attention compute in bf16 or fp32: leave train.fp8 out"});

@@ -202,7 +202,7 @@ base::Schema<ExpertLayoutOptions> expert_layout_schema() {
             kExpertPlacementNames},
            {"dispatch", &O::dispatch,
             "The way of tokens to their experts: from rank to rank (flat), first inside a machine and then between machines "
-            "(hierarchical), or whichever the links make faster, decided for each message alike on all ranks (auto).",
+            "(hierarchical), or whichever the links make faster, decided for each message from the counts of all ranks (auto).",
             kExpertDispatchNames},
            {"node_ranks", &O::node_ranks,
             "So many neighbouring ranks along ep share a machine, for the hierarchical way; 0 or 1: there are no machines to go by.",

@@ -15,8 +15,8 @@ namespace cairn::parallel {
 mesh::Batch ignored_sample(const mesh::Batch& like);
 
 // A pass through a whole model in parts, so that passes may read each other's outputs: forward, put, evaluate_objective, put_gradient,
-// backward, in this order, with parts of other passes in between. A pass that runs no blocks (runs_blocks) takes part in the collectives of the
-// others; it has no outputs.
+// backward, in this order, with parts of other passes in between. A pass that runs no blocks (runs_blocks) takes part in the collectives of
+// the others; it has no outputs.
 class PassRun {
  public:
   explicit PassRun(const Pass& pass);  // borrowed

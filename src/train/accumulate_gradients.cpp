@@ -14,9 +14,9 @@ namespace {
 void add_passes(Engine& engine, TrainingPasses& all, double weight, int64_t step) {
   for (const mesh::Batch& micro_batch : all.batches) {
     const mesh::Axes& axes = all.axes.empty() ? engine.axes : all.axes[all.passes.size()];
-    const model::Weights& at = engine.copies ? engine.copies->weights() : engine.store->weights();
+    const model::Weights& at = engine.owned.copies ? engine.owned.copies->weights() : engine.store->weights();
     parallel::Pass& pass = all.passes.emplace_back(pass_over(engine, micro_batch, axes, at));
-    pass.into = engine.copies ? &engine.copies->sink() : &engine.store->sink();
+    pass.into = engine.owned.copies ? &engine.owned.copies->sink() : &engine.store->sink();
     pass.weight = weight;
     pass.random = engine.random.for_index(static_cast<uint64_t>(step));
     pass.trace = engine.trace;
@@ -68,9 +68,9 @@ std::vector<at::Tensor> accumulate_gradients(Engine& engine, const TrainingPasse
                                              const std::function<std::vector<at::Tensor>(std::span<const parallel::Pass>)>& run) {
   parallel::GradientReducer& reducer = engine.store->reducer();
   reducer.begin(all.with_samples * all.backward_passes, all.max_passes * all.backward_passes, ready, all.samples_in, all.some_leave_out);
-  if (engine.copies) engine.copies->begin();
+  if (engine.owned.copies) engine.owned.copies->begin();
   std::vector<at::Tensor> found = run(all.passes);
-  if (engine.copies) engine.copies->end();
+  if (engine.owned.copies) engine.owned.copies->end();
   const auto traced = engine.trace->span("wait for gradients", "sync");
   reducer.finish();
   return found;

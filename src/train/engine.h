@@ -56,6 +56,13 @@ struct MicroBatching {
   UnitPool pool = {};   // of step plans, where passes are units
 };
 
+// What the options of passes borrow, and what stands in for weights and gradients in them. Null: the run has none.
+struct OwnedByPasses {
+  std::unique_ptr<model::Fp8LinearLayers> fp8;      // which linear layers are in fp8
+  std::unique_ptr<model::ExpertExchange> experts;   // between the ranks along ep
+  std::unique_ptr<parallel::CopiedExperts> copies;  // expert.placement = fssdp: experts that are copied for a step
+};
+
 // What a step works with: model, parameters, optimizer, sync rules and pass options. train::build makes one on every rank.
 struct Engine {
   std::unique_ptr<model::Model> model;
@@ -75,9 +82,7 @@ struct Engine {
   double loss_share = 1;                        // ranks along tp compute the same loss: each counts this share of it
   parallel::ContextRule context = {};           // how sequences are sharded along cp
   model::PassOptions options = {};              // the options of all passes, which borrow them
-  std::unique_ptr<model::Fp8LinearLayers> fp8;  // owns what options.fp8 points to; null: no layer is in fp8
-  std::unique_ptr<model::ExpertExchange> experts;  // owns what options.experts points to; null: every rank has all experts
-  std::unique_ptr<parallel::CopiedExperts> copies;  // expert.placement = fssdp: experts that are copied for a step; null: none is
+  OwnedByPasses owned;                          // owns what options point to
   std::unique_ptr<model::FrozenPrefix> frozen;  // train.cache_frozen_bytes; null: every pass runs all blocks
   std::function<void()> before_update;          // called on all ranks when gradients are final, before the update; may be empty
   std::function<void()> after_update;           // called on all ranks when the optimizer has changed parameters; may be empty

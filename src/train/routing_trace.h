@@ -37,7 +37,7 @@ class RoutingRecorder final : public model::RoutingObserver {
 };
 
 // "3 tokens of 9216 chose other experts; first in layers.2.mlp the token at 17 of sample 5: 1, 4 and not 1, 5, by a margin of 3e-08".
-// Empty: all chose alike. Tokens that only one of the two has are left out.
+// Empty: all chose the same. Tokens that only one of the two has are left out.
 std::string routing_difference(const StepRouting& one, const StepRouting& other);
 
 }  // namespace cairn::train

@@ -124,8 +124,8 @@ TakenStep take_step(Job& job) {
                                 .keeps_sample_losses = job.sample_losses != nullptr,
                                 .plan = job.ahead.planned ? &planned.plan : nullptr});
   keep_sample_losses(job, counts.ids, taken.output);
-  if (job.engine.experts)
-    for (auto& metric : job.engine.experts->take_metrics()) taken.sampler_metrics.push_back(std::move(metric));
+  if (job.engine.owned.experts)
+    for (auto& metric : job.engine.owned.experts->take_metrics()) taken.sampler_metrics.push_back(std::move(metric));
   if (flight) flight->end_step(), flight->set_activity(comm::Activity::updating);  // what a rank does beside its passes
   return taken;
 }

@@ -120,13 +120,14 @@ TEST_P(ExpertExchanges, BringRowsToTheirExpertsAndResultsBack) {
 
 INSTANTIATE_TEST_SUITE_P(
     Every, ExpertExchanges,
-    testing::Values(ExchangeCase{"even", mesh::even_ragged(0, 4, 2), 2}, ExchangeCase{"six_on_four", mesh::even_ragged(0, 6, 4), 4},
-                    ExchangeCase{"mixed_owners", owned_by({2, 0, 1, 0, 2, 1, 0}), 3},
-                    ExchangeCase{"a_rank_without_experts", owned_by({0, 2, 0, 2, 2}), 3},
-                    ExchangeCase{"a_rank_without_rows", mesh::even_ragged(0, 5, 3), 3, {}, true},
-                    ExchangeCase{"by_node", mesh::even_ragged(0, 9, 4), 4, {.dispatch = ExpertDispatch::hierarchical, .node_ranks = 2}},
-                    ExchangeCase{"by_node_six", owned_by({5, 0, 3, 4, 1, 2, 2, 0}), 6,
-                                 {.dispatch = ExpertDispatch::hierarchical, .node_ranks = 3}, true}),
+    testing::Values(
+        ExchangeCase{"even", mesh::even_ragged(0, 4, 2), 2}, ExchangeCase{"six_on_four", mesh::even_ragged(0, 6, 4), 4},
+        ExchangeCase{"mixed_owners", owned_by({2, 0, 1, 0, 2, 1, 0}), 3},
+        ExchangeCase{"a_rank_without_experts", owned_by({0, 2, 0, 2, 2}), 3},
+        ExchangeCase{"a_rank_without_rows", mesh::even_ragged(0, 5, 3), 3, {}, true},
+        ExchangeCase{"by_node", mesh::even_ragged(0, 9, 4), 4, {.dispatch = ExpertDispatch::hierarchical, .node_ranks = 2}},
+        ExchangeCase{
+            "by_node_six", owned_by({5, 0, 3, 4, 1, 2, 2, 0}), 6, {.dispatch = ExpertDispatch::hierarchical, .node_ranks = 3}, true}),
     [](const auto& c) { return c.param.name; });
 
 TEST(ExpertExchange, EndsOnAllRanksWhereCountsDoNotAddUp) {
@@ -139,7 +140,8 @@ TEST(ExpertExchange, EndsOnAllRanksWhereCountsDoNotAddUp) {
     mesh::Axes axes;
     axes.put("ep", world.everyone());
     const std::vector<int64_t> counts = world.rank() == 1 ? std::vector<int64_t>{4, -1, 2} : std::vector<int64_t>{1, 1, 1};
-    const auto route = exchange->begin({"layers.2.mlp", {0}, kernels::RowGroups(counts)}, {.weights = weights, .buffers = buffers, .axes = axes});
+    const auto route =
+        exchange->begin({"layers.2.mlp", {0}, kernels::RowGroups(counts)}, {.weights = weights, .buffers = buffers, .axes = axes});
     try {
       route->local_groups();
     } catch (const Error& error) {

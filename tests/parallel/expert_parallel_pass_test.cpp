@@ -38,8 +38,17 @@ struct ExpertPassCase {
 
 model::DecoderShape shape_of(const std::string& family) {
   const model::Family& of = model::family(family);
-  return model::with_experts({.vocab = 23, .embed = 12, .layers = 3, .heads = 4, .kv_heads = 2, .head_dim = 4, .mlp = 14, .length = kLength,
-                              .tied = true, .family = family, .qkv_bias = of.qkv_bias});
+  return model::with_experts({.vocab = 23,
+                              .embed = 12,
+                              .layers = 3,
+                              .heads = 4,
+                              .kv_heads = 2,
+                              .head_dim = 4,
+                              .mlp = 14,
+                              .length = kLength,
+                              .tied = true,
+                              .family = family,
+                              .qkv_bias = of.qkv_bias});
 }
 
 struct StepFound {
@@ -80,9 +89,13 @@ StepFound step_on(comm::World& world, const ExpertPassCase& c, int steps) {
     comm::Group& group = world.group(plan.mesh.peers(world.rank(), "ep"), "experts");
     CountRows count;
     if (c.options.placement == ExpertPlacement::fssdp) {
-      copies = std::make_unique<CopiedExperts>(CopiedExperts::Parts{.world = world, .model = *model, .plan = plan, .store = store,
+      copies = std::make_unique<CopiedExperts>(CopiedExperts::Parts{.world = world,
+                                                                    .model = *model,
+                                                                    .plan = plan,
+                                                                    .store = store,
                                                                     .counters = world.group(world.everyone().ranks(), "counts"),
-                                                                    .nodes = nodes_along(group, c.options), .options = c.options});
+                                                                    .nodes = nodes_along(group, c.options),
+                                                                    .options = c.options});
       count = [&](std::string_view block, const std::vector<int64_t>& rows) { copies->count(block, rows); };
     }
     exchange = make_expert_exchange(group, c.options, count);
@@ -101,9 +114,8 @@ StepFound step_on(comm::World& world, const ExpertPassCase& c, int steps) {
     for (const data::BatchRange& part : data::micro_batches(own.count, c.micro_batch, (kSamples + ranks - 1) / ranks))
       batches.push_back(mesh::slice(all, own.first + part.first, own.first + part.first + part.count));
     const auto passes = static_cast<int64_t>(batches.size());
-    const int64_t with_samples = options.experts ? passes : std::count_if(batches.begin(), batches.end(), [](const mesh::Batch& one) {
-      return one.samples() > 0;
-    });
+    const int64_t with_samples =
+        options.experts ? passes : std::count_if(batches.begin(), batches.end(), [](const mesh::Batch& one) { return one.samples() > 0; });
     store.reducer().begin(with_samples, passes, nullptr);
     if (copies) copies->begin();
     at::Tensor loss = at::zeros({1}, at::kDouble);
@@ -148,9 +160,7 @@ class ExpertParallelPasses : public testing::TestWithParam<ExpertPassCase> {};
 TEST_P(ExpertParallelPasses, GiveTheLossesAndGradientsOfOneRank) {
   const ExpertPassCase& c = GetParam();
   StepFound alone;
-  harness::on_ranks(1, [&](comm::World& world) {
-    alone = step_on(world, {.name = "one", .mesh = {}, .ranks = 1, .family = c.family}, 1);
-  });
+  harness::on_ranks(1, [&](comm::World& world) { alone = step_on(world, {.name = "one", .mesh = {}, .ranks = 1, .family = c.family}, 1); });
   harness::on_ranks(c.ranks, [&](comm::World& world) {
     const StepFound found = step_on(world, c, c.options.placement == ExpertPlacement::fssdp ? 3 : 1);
     EXPECT_NEAR(found.loss, alone.loss, 1e-10 * std::abs(alone.loss));
@@ -174,12 +184,10 @@ INSTANTIATE_TEST_SUITE_P(
                     ExpertPassCase{"ep3_mixtral", {.ep = 3}, 3, 0, 1, {}, false, "mixtral"},
                     ExpertPassCase{"ep5_empty_passes", {.ep = 5}, 5, 0, 1},
                     ExpertPassCase{"dp4_ep2_more_ranks_than_samples", {.dp = 4, .ep = 2}, 8, 0, 1},
-                    ExpertPassCase{"ep4_recompute", {.ep = 4}, 4, 0, 1, {}, true},
-                    ExpertPassCase{"dp2_ep2", {.dp = 2, .ep = 2}, 4}, ExpertPassCase{"dp2_ep2_zero1", {.dp = 2, .ep = 2}, 4, 1},
-                    ExpertPassCase{"dp2_ep4_zero2", {.dp = 2, .ep = 4}, 8, 2, 1},
-                    ExpertPassCase{"dp3_ep2_zero3", {.dp = 3, .ep = 2}, 6, 3},
-                    ExpertPassCase{"tp2_ep2", {.tp = 2, .ep = 2}, 4}, ExpertPassCase{"cp2_ep2", {.cp = 2, .ep = 2}, 4},
-                    ExpertPassCase{"cp2_ep3_zero3", {.cp = 2, .ep = 3}, 6, 3, 1},
+                    ExpertPassCase{"ep4_recompute", {.ep = 4}, 4, 0, 1, {}, true}, ExpertPassCase{"dp2_ep2", {.dp = 2, .ep = 2}, 4},
+                    ExpertPassCase{"dp2_ep2_zero1", {.dp = 2, .ep = 2}, 4, 1}, ExpertPassCase{"dp2_ep4_zero2", {.dp = 2, .ep = 4}, 8, 2, 1},
+                    ExpertPassCase{"dp3_ep2_zero3", {.dp = 3, .ep = 2}, 6, 3}, ExpertPassCase{"tp2_ep2", {.tp = 2, .ep = 2}, 4},
+                    ExpertPassCase{"cp2_ep2", {.cp = 2, .ep = 2}, 4}, ExpertPassCase{"cp2_ep3_zero3", {.cp = 2, .ep = 3}, 6, 3, 1},
                     ExpertPassCase{"cp2_tp2_ep2_zero2", {.cp = 2, .tp = 2, .ep = 2}, 8, 2},
                     ExpertPassCase{"by_node", {.ep = 4}, 4, 0, 2, {.dispatch = ExpertDispatch::hierarchical, .node_ranks = 2}},
                     ExpertPassCase{"copies_ep4", {.ep = 4}, 4, 0, 1, kCopies},

@@ -62,8 +62,7 @@ TEST_P(ExpertLayouts, GiveTheGradientsAndParametersOfOneRank) {
 INSTANTIATE_TEST_SUITE_P(
     Every, ExpertLayouts,
     testing::Values(ExpertLayout{"dp3", 3, {}}, ExpertLayout{"ep2", 2, {"mesh.ep=2"}}, ExpertLayout{"ep3", 3, {"mesh.ep=3"}},
-                    ExpertLayout{"ep4_uneven", 4, {"mesh.ep=4"}},
-                    ExpertLayout{"ep4_empty_passes", 4, {"mesh.ep=4", "train.micro_batch=1"}},
+                    ExpertLayout{"ep4_uneven", 4, {"mesh.ep=4"}}, ExpertLayout{"ep4_empty_passes", 4, {"mesh.ep=4", "train.micro_batch=1"}},
                     ExpertLayout{"more_ranks_than_samples", 8, {"mesh.ep=4", "train.global_batch=7", "memory.zero=2"}},
                     ExpertLayout{"dp2_ep2", 4, {"mesh.ep=2"}}, ExpertLayout{"dp2_ep3_zero1", 6, {"mesh.ep=3", "memory.zero=1"}},
                     ExpertLayout{"dp2_ep4_zero2", 8, {"mesh.ep=4", "memory.zero=2"}},
@@ -96,9 +95,8 @@ TEST(ExpertLayoutsPlanted, AMissingSumOverRanksAlongEpIsFoundAndNamed) {
 TEST(ExpertLayoutsOfOptimizers, GiveTheParametersOfOneRank) {
   for (const char* rule : {"optim.kind=muon", "optim.kind=adafactor"}) {
     const LayoutTrace one = traced(1, {rule});
-    for (const ExpertLayout& c :
-         std::vector<ExpertLayout>{{"ep3", 3, {"mesh.ep=3"}}, {"tp2_ep2", 4, {"mesh.tp=2", "mesh.ep=2"}},
-                                   {"dp2_ep2_zero1", 4, {"mesh.ep=2", "memory.zero=1"}}}) {
+    for (const ExpertLayout& c : std::vector<ExpertLayout>{
+             {"ep3", 3, {"mesh.ep=3"}}, {"tp2_ep2", 4, {"mesh.tp=2", "mesh.ep=2"}}, {"dp2_ep2_zero1", 4, {"mesh.ep=2", "memory.zero=1"}}}) {
       Sets sets = c.sets;
       sets.emplace_back(rule);
       const Difference found = first_difference(traced(c.ranks, sets), one, 1e-5);
@@ -164,9 +162,15 @@ TEST(ExpertLayoutSnapshots, AreLoadedByEveryOtherLayout) {
 // Two islands whose experts lie along ep, which send fragments of their models: trained, saved, and loaded on one rank.
 TEST(ExpertLayoutIslands, TrainSaveAndLoadOnOneRank) {
   const harness::ScratchFolder folder;
-  const Sets streaming{"mesh.island=2",        "sync.island.kind=streaming_diloco", "sync.island.every=4",
-                       "sync.island.delay=1",  "sync.island.fragment_layers=1",     "sync.island.wire=fp32",
-                       "train.global_batch=8", "train.steps=8",                     "snapshot.every=4"};
+  const Sets streaming{"mesh.island=2",
+                       "sync.island.kind=streaming_diloco",
+                       "sync.island.every=4",
+                       "sync.island.delay=1",
+                       "sync.island.fragment_layers=1",
+                       "sync.island.wire=fp32",
+                       "train.global_batch=8",
+                       "train.steps=8",
+                       "snapshot.every=4"};
   train_on(2, experts_recipe(streaming), folder / "plain");
   Sets along_ep = streaming;
   along_ep.emplace_back("mesh.ep=2");

@@ -195,8 +195,8 @@ std::string messages_in_words(const std::vector<planner::TrafficRow>& rows) {
   for (const planner::TrafficRow& row : rows)
     lines.push_back({row.what, row.axis, row.collective, fmt::format("{} {}", sizes_in_words(row.shape), row.dtype),
                      row.predicted ? std::to_string(row.times) : "?",
-                     row.predicted ? std::to_string(row.bytes) : fmt::format("{} {}", row.expected ? "~" : "<=", row.bytes), std::string(comm::name(row.purpose)),
-                     row.reason});
+                     row.predicted ? std::to_string(row.bytes) : fmt::format("{} {}", row.expected ? "~" : "<=", row.bytes),
+                     std::string(comm::name(row.purpose)), row.reason});
   return "messages of one step (bytes: of all ranks together, as the ledger will show them; tensor: what a group of ranks works on)\n" +
          table(lines, {false, false, false, false, true, true, false, false}) +
          "not in a step: evaluations, snapshots, and in the first step the shapes of what crosses between stages\n";

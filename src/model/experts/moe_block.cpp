@@ -160,8 +160,8 @@ class MoeBlock final : public Block {
   void observe(const Routing& routing, const Call& call) const {
     if (!call.options.routing) return;
     const at::Tensor keys = call.token_keys ? local_tokens(call.token_keys->reshape({-1, 1}), call).reshape({-1}) : at::Tensor();
-    const at::Tensor bias = expert_bias(io_.name, call);
-    call.options.routing->saw(io_.name, keys, bias.defined() ? routing.probabilities + bias : routing.probabilities, routing.ids);
+    const at::Tensor added = bias(call);
+    call.options.routing->saw(io_.name, keys, added.defined() ? routing.probabilities + added : routing.probabilities, routing.ids);
   }
 
   // In slices along the sequence every rank along tp would have all tokens.

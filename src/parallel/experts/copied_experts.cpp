@@ -30,9 +30,8 @@ int blocks_with_experts(const model::Model& model) {
   int blocks = 0;
   for (const auto& block : model.blocks()) {
     const std::vector<mesh::ParamId> ids = model::named_parameters(block->card());
-    blocks += std::any_of(ids.begin(), ids.end(), [&](const mesh::ParamId& id) {
-      return expert_dim(model.parameters()[static_cast<size_t>(id.first)]) >= 0;
-    });
+    blocks += std::any_of(ids.begin(), ids.end(),
+                          [&](const mesh::ParamId& id) { return expert_dim(model.parameters()[static_cast<size_t>(id.first)]) >= 0; });
   }
   return blocks;
 }
@@ -68,7 +67,9 @@ class CopiedExperts::StepGradients final : public mesh::Gradients {
   explicit StepGradients(CopiedExperts& of) : of_(of) {}
 
   void outer(mesh::ParamId id, const at::Tensor& in, const at::Tensor& dout) override { into().outer(id, in, dout); }
-  void outer_fp8(mesh::ParamId id, const kernels::Fp8Matrix& in, const kernels::Fp8Matrix& dout) override { into().outer_fp8(id, in, dout); }
+  void outer_fp8(mesh::ParamId id, const kernels::Fp8Matrix& in, const kernels::Fp8Matrix& dout) override {
+    into().outer_fp8(id, in, dout);
+  }
   void outer_grouped(mesh::ParamId id, const at::Tensor& in, const at::Tensor& dout, const kernels::RowGroups& groups) override {
     if (!of_.copied_.contains(id.first)) return into().outer_grouped(id, in, dout, groups);
     const auto options = kernels::is_half_precision(in) ? in.options().dtype(at::kFloat) : in.options();
@@ -100,8 +101,8 @@ class CopiedExperts::StepGradients final : public mesh::Gradients {
   void send_home(mesh::ParamId id, const at::Tensor& gradient) {
     const Copied& copied = of_.copied_.at(id.first);
     const Layer& layer = of_.layers_[copied.layer];
-    in_flight_.push_back({id, mesh::start_redistribute(of_.parts_.world, gradient, *copied.home,
-                                                       {comm::Purpose::gradient, layer.block}, "expert copies")});
+    in_flight_.push_back(
+        {id, mesh::start_redistribute(of_.parts_.world, gradient, *copied.home, {comm::Purpose::gradient, layer.block}, "expert copies")});
     arrive(kInFlight);
   }
 
@@ -181,9 +182,8 @@ void CopiedExperts::begin() {
                  .spread = plans_.get(sparse_all_gather(along_, "ep", layer.table, layer.shapes[k])),
                  .home = plans_.get(sparse_reduce_scatter(along_, "ep", layer.table, layer.shapes[k])),
                  .ready = {}};
-      const mesh::Redistributed moving =
-          mesh::start_redistribute(parts_.world, parts_.store.weights().get(id).contiguous(), *one.spread,
-                                   {comm::Purpose::parameter, layer.block}, "expert copies");
+      const mesh::Redistributed moving = mesh::start_redistribute(parts_.world, parts_.store.weights().get(id).contiguous(), *one.spread,
+                                                                  {comm::Purpose::parameter, layer.block}, "expert copies");
       one.values = moving.tensor;
       one.ready = moving.ready;
       copied_.emplace(id.first, std::move(one));
@@ -196,8 +196,8 @@ void CopiedExperts::end() {
   // A copy that no pass has read was sent all the same.
   for (auto& [id, one] : copied_) std::exchange(one.ready, {}).wait();
   copied_.clear();
-  counted_ = parts_.counters.all_reduce({counts_.data(), static_cast<int64_t>(counts_.size()), comm::Dtype::i64}, comm::Reduce::sum,
-                                        {comm::Purpose::control, "tokens of experts"});
+  counts_summed_ = parts_.counters.all_reduce({counts_.data(), static_cast<int64_t>(counts_.size()), comm::Dtype::i64}, comm::Reduce::sum,
+                                              {comm::Purpose::control, "tokens of experts"});
   counting_ = true;
 }
 
@@ -210,7 +210,7 @@ void CopiedExperts::count(std::string_view block, const std::vector<int64_t>& to
 
 void CopiedExperts::add_counts() {
   if (!std::exchange(counting_, false)) return;
-  std::exchange(counted_, {}).wait_host();
+  std::exchange(counts_summed_, {}).wait_host();
   imbalance_ = imbalance_of(counts_);
   loads_.add(std::exchange(counts_, std::vector<int64_t>(counts_.size(), 0)));
 }
@@ -232,13 +232,14 @@ double CopiedExperts::imbalance_of(const std::vector<int64_t>& counts) const {
   return worst;
 }
 
-// All ranks must have planned alike, or their messages would not meet.
+// All ranks must have made the same tables, or their messages would not meet.
 void CopiedExperts::check_tables() const {
   std::vector<mesh::Ragged> tables;
   for (const Layer& layer : layers_) tables.push_back(layer.table);
   const auto hash = static_cast<int64_t>(plan_hash(tables) >> 1);
   std::vector<int64_t> both{hash, -hash};
-  parts_.counters.all_reduce({both.data(), 2, comm::Dtype::i64}, comm::Reduce::max, {comm::Purpose::control, "tables of experts"}).wait_host();
+  parts_.counters.all_reduce({both.data(), 2, comm::Dtype::i64}, comm::Reduce::max, {comm::Purpose::control, "tables of experts"})
+      .wait_host();
   CAIRN_CHECK(both[0] == -both[1], "rank {} has planned other copies of experts than another rank", parts_.world.rank());
 }
 

@@ -93,7 +93,7 @@ class CopiedExperts {
   int64_t experts_ = 0;
   LoadWindow loads_;
   std::vector<int64_t> counts_;  // [layers][experts] of this step: of this rank, then of all
-  comm::Work counted_;
+  comm::Work counts_summed_;
   bool counting_ = false;
   int64_t steps_ = 0, copies_ = 0;
   double imbalance_ = 0;

@@ -60,7 +60,7 @@ class AllToAllRoute final : public model::ExpertRoute {
     auto* numbers = mine.mutable_data_ptr<int64_t>();
     numbers[0] = std::accumulate(own.begin(), own.end(), int64_t{0});
     std::copy(own.begin(), own.end(), numbers + 1);
-    counted_ = group_.all_gather(announced_, mine, {comm::Purpose::control, block_});
+    counts_gathered_ = group_.all_gather(announced_, mine, {comm::Purpose::control, block_});
   }
   // With the counts of a route that was saved.
   AllToAllRoute(const RouteParts& parts, const model::ExpertRequest& request, mesh::Ragged experts, at::Tensor announced)
@@ -82,10 +82,10 @@ class AllToAllRoute final : public model::ExpertRoute {
   }
 
  private:
-  // Waits for the counts. Throws on all ranks alike where they do not add up.
+  // Waits for the counts. Throws the same on all ranks where they do not add up.
   const RowPlan& plan() {
     if (local_.defined()) return plan_;
-    counted_.wait_host();
+    counts_gathered_.wait_host();
     const auto* numbers = announced_.const_data_ptr<int64_t>();
     try {
       plan_ = plan_rows({numbers, numbers + announced_.numel()}, group_.size(), group_.rank(), experts_, parts_.nodes);
@@ -122,7 +122,8 @@ class AllToAllRoute final : public model::ExpertRoute {
     const RowPlan& p = plan();
     check_rows(rows, p.counts.received_by(group_.rank()));
     at::Tensor in = rows;
-    if (!p.by_expert.empty()) in = at::empty_like(rows, at::MemoryFormat::Contiguous).index_copy_(0, index_of(p.by_expert, rows.device()), rows);
+    if (!p.by_expert.empty())
+      in = at::empty_like(rows, at::MemoryFormat::Contiguous).index_copy_(0, index_of(p.by_expert, rows.device()), rows);
     const at::Tensor arrived = room(p.counts.sent_by(group_.rank()), rows);
     comm::Work work = start(arrived, in.contiguous(), transposed(p.counts));
     if (p.pack.empty()) return {.rows = arrived, .ready = work};
@@ -150,7 +151,7 @@ class AllToAllRoute final : public model::ExpertRoute {
   const std::string block_;
   const mesh::Ragged experts_;
   at::Tensor announced_;
-  comm::Work counted_;
+  comm::Work counts_gathered_;
   RowPlan plan_;
   kernels::RowGroups local_;  // undefined: the counts have not come yet
 };
@@ -158,7 +159,8 @@ class AllToAllRoute final : public model::ExpertRoute {
 class ExpertParallel final : public model::ExpertExchange {
  public:
   ExpertParallel(comm::Group& group, const ExpertLayoutOptions& options, CountRows count)
-      : parts_{group, mesh::RowExchange(group, static_cast<int>(options.node_ranks), path_of(options.dispatch)), nodes_along(group, options)},
+      : parts_{group, mesh::RowExchange(group, static_cast<int>(options.node_ranks), path_of(options.dispatch)),
+               nodes_along(group, options)},
         count_(std::move(count)) {}
 
   std::unique_ptr<model::ExpertRoute> begin(const model::ExpertRequest& request, const model::Call& call) const override {
@@ -196,8 +198,7 @@ std::unique_ptr<model::ExpertExchange> make_expert_exchange(comm::Group& group, 
 
 NodeOf nodes_along(const comm::Group& group, const ExpertLayoutOptions& options) {
   NodeOf nodes;
-  for (int rank = 0; rank < group.size(); ++rank)
-    nodes.push_back(options.node_ranks > 0 ? rank / static_cast<int>(options.node_ranks) : 0);
+  for (int rank = 0; rank < group.size(); ++rank) nodes.push_back(options.node_ranks > 0 ? rank / static_cast<int>(options.node_ranks) : 0);
   return nodes;
 }
 

@@ -1,6 +1,6 @@
 // Expert parallelism: rows of tokens travel to the ranks that hold their experts, and results travel back.
 //
-//   begin              all-gather: how many rows each rank has for each expert (E + 1 integers per rank); plan_rows on all ranks alike
+//   begin              all-gather: how many rows each rank has for each expert (E + 1 integers per rank); then plan_rows on all ranks
 //   dispatch           rows in the order of ranks --uneven all-to-all--> rows in the order of local experts
 //   combine            the same way back; both again in backward, with gradients
 #pragma once
@@ -21,7 +21,7 @@ namespace cairn::parallel {
 
 // The dispatch to experts over the ranks along ep. `group` is borrowed, and for nothing else: operations of a group complete in the order
 // of their start. A call without an axis ep runs on one rank that holds all experts.
-// `count`, if it is not empty, is told the rows of this rank for each expert of a block, once for each pass with gradients.
+// `count`, if it is not empty, gets the rows of this rank for each expert of a block, once for each pass with gradients.
 using CountRows = std::function<void(std::string_view block, const std::vector<int64_t>& rows)>;
 std::unique_ptr<model::ExpertExchange> make_expert_exchange(comm::Group& group, const ExpertLayoutOptions& options, CountRows count = {});
 

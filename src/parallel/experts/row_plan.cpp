@@ -86,9 +86,9 @@ RowPlan plan_rows(const std::vector<int64_t>& announced, int ranks, int me, cons
     for (size_t e = 0; e < n; ++e) {
       const Division rows = division(rank, e);
       if (rows.rows < 0)
-        throw Error(Error::Kind::broken_invariant,
-                    fmt::format("the count matrix does not add up: rank {} announces {} rows for expert {}. No row was sent.", rank,
-                                rows.rows, e));
+        throw Error(
+            Error::Kind::broken_invariant,
+            fmt::format("the count matrix does not add up: rank {} announces {} rows for expert {}. No row was sent.", rank, rows.rows, e));
       for (const int to : rows.targets) plan.counts.counts[static_cast<size_t>(rank * ranks + to)] += rows.count(to);
     }
   }

@@ -19,7 +19,7 @@ struct RowPlan {
 };
 
 // `announced`: by rank, the rows that it sends to each expert, and before them how many rows it has in all. Every rank has the same list,
-// so all refuse alike what does not add up, and name the rank. `experts`: who holds which. Rows of an expert that several ranks hold are
+// so all refuse what does not add up, and name the same rank. `experts`: who holds which. Rows of an expert that several ranks hold are
 // divided over them (expert_copies/token_routes.h); `nodes`: by rank along ep.
 RowPlan plan_rows(const std::vector<int64_t>& announced, int ranks, int me, const mesh::Ragged& experts, const NodeOf& nodes);
 

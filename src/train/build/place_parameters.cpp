@@ -117,7 +117,7 @@ void compress_rows(Engine& engine, const parallel::ExpertLayoutOptions& options)
   const model::LshOptions lsh{.hashes = options.hashes, .hash_dim = options.hash_dim, .residual = options.residual};
   const int64_t width = expert_row_width(*engine.model);
   model::check(lsh, width);
-  engine.experts = model::make_lsh_exchange(std::move(engine.experts), width, lsh);
+  engine.owned.experts = model::make_lsh_exchange(std::move(engine.owned.experts), width, lsh);
 }
 
 // How rows reach the experts of other ranks, and which experts are copied for a step.
@@ -134,7 +134,7 @@ void place_experts(Job& job, comm::World& world) {
   comm::Group& group = world.group(plan.mesh.peers(world.rank(), "ep"), "experts");
   parallel::CountRows count;
   if (options.placement == parallel::ExpertPlacement::fssdp) {
-    engine.copies = std::make_unique<parallel::CopiedExperts>(
+    engine.owned.copies = std::make_unique<parallel::CopiedExperts>(
         parallel::CopiedExperts::Parts{.world = world,
                                        .model = *engine.model,
                                        .plan = plan,
@@ -142,11 +142,11 @@ void place_experts(Job& job, comm::World& world) {
                                        .counters = world.group(engine.step_group->ranks(), "counts of experts"),
                                        .nodes = parallel::nodes_along(group, options),
                                        .options = options});
-    count = [copies = engine.copies.get()](std::string_view block, const std::vector<int64_t>& rows) { copies->count(block, rows); };
+    count = [copies = engine.owned.copies.get()](std::string_view block, const std::vector<int64_t>& rows) { copies->count(block, rows); };
   }
-  engine.experts = parallel::make_expert_exchange(group, options, std::move(count));
+  engine.owned.experts = parallel::make_expert_exchange(group, options, std::move(count));
   if (compresses) compress_rows(engine, options);
-  engine.options.experts = engine.experts.get();
+  engine.options.experts = engine.owned.experts.get();
 }
 
 // Whether chunks of logits without a target are left out. On a GPU the host waits to learn which, so only where it may, and where data have
@@ -193,9 +193,9 @@ void place_parameters(Job& job, comm::World& world, const std::vector<bool>& tra
   engine.options.skip_unneeded_logits = skips_logits(job);
   engine.options.offload_inputs = s.layout.recompute.inputs == parallel::RecomputeInputs::host;
   place_experts(job, world);
-  engine.fp8 = fp8_linear_layers(s, *engine.model, plan);
-  engine.options.fp8 = engine.fp8.get();
-  if (engine.fp8 && on_gpu && !kernels::has_fp8(job.config.device))
+  engine.owned.fp8 = fp8_linear_layers(s, *engine.model, plan);
+  engine.options.fp8 = engine.owned.fp8.get();
+  if (engine.owned.fp8 && on_gpu && !kernels::has_fp8(job.config.device))
     base::fail_input("train.fp8 = {}: this GPU has no fp8 matrix products (compute capability 8.9 or more has). Leave it out.",
                      name_of(s.train.fp8));
   job.instruments.booked.emplace_back(*job.instruments.memory, base::MemoryUse::parameters, engine.store->parameter_bytes());

@@ -14,7 +14,8 @@ void Gradients::outer_fp8(ParamId id, const kernels::Fp8Matrix& in, const kernel
 }
 
 void Gradients::outer_grouped(ParamId id, const at::Tensor& in, const at::Tensor& dout, const kernels::RowGroups& groups) {
-  const at::Tensor sum = at::empty({groups.size(), dout.size(1), in.size(1)}, kernels::is_half_precision(in) ? in.options().dtype(at::kFloat) : in.options());
+  const at::Tensor sum =
+      at::empty({groups.size(), dout.size(1), in.size(1)}, kernels::is_half_precision(in) ? in.options().dtype(at::kFloat) : in.options());
   kernels::grouped_linear_backward_weight(sum, dout, in, groups);
   add(id, sum);
 }

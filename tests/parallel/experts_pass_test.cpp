@@ -72,7 +72,7 @@ struct ExpertModel {
   }
 };
 
-double apart(const at::Tensor& a, const at::Tensor& b) { return (a - b).norm().item<double>() / b.norm().item<double>(); }
+double relative_distance(const at::Tensor& a, const at::Tensor& b) { return (a - b).norm().item<double>() / b.norm().item<double>(); }
 
 // Router probabilities and choices of a layer by plain loops over the tokens: the embedding as its input, in a model of one layer whose
 // attention adds nothing.
@@ -125,8 +125,8 @@ TEST(ExpertLosses, DoNotDependOnMicroBatches) {
     const mesh::Batch batch = parallel::token_batch(4, 9, 19);
     const ExpertPass whole = of.run({batch});
     const ExpertPass parts = of.run({mesh::slice(batch, 0, 1), mesh::slice(batch, 1, 4)});
-    EXPECT_LT(apart(parts.gradients, whole.gradients), 1e-12) << kind;
-    EXPECT_LT(apart(parts.losses.measures, whole.losses.measures), 1e-12) << kind;
+    EXPECT_LT(relative_distance(parts.gradients, whole.gradients), 1e-12) << kind;
+    EXPECT_LT(relative_distance(parts.losses.measures, whole.losses.measures), 1e-12) << kind;
   }
 }
 
@@ -140,8 +140,8 @@ TEST(ExpertLosses, ReachTheRouter) {
   shape.experts.z_weight = 0;
   const ExpertModel none(shape);
   const at::Tensor all = with.run({batch}).gradients, z_alone = no_aux.run({batch}).gradients, plain = none.run({batch}).gradients;
-  EXPECT_GT(apart(all, z_alone), 1e-4);
-  EXPECT_GT(apart(z_alone, plain), 1e-4);
+  EXPECT_GT(relative_distance(all, z_alone), 1e-4);
+  EXPECT_GT(relative_distance(z_alone, plain), 1e-4);
 }
 
 TEST(ExpertPasses, AreBitwiseIdenticalWhenRecomputed) {
@@ -163,7 +163,7 @@ TEST(ExpertPasses, InHalfPrecisionAreCloseToDouble) {
   const mesh::Batch batch = parallel::token_batch(3, 9, 19);
   const ExpertPass expected = wide.run({batch}), found = half.run({batch});
   EXPECT_LT(std::abs(found.losses.sum.item<double>() / expected.losses.sum.item<double>() - 1), 0.05);
-  EXPECT_LT(apart(found.gradients.to(at::kDouble), expected.gradients), 0.1);
+  EXPECT_LT(relative_distance(found.gradients.to(at::kDouble), expected.gradients), 0.1);
 }
 
 // An exchange that hands rows over late, and those of each expert in reverse.
@@ -213,7 +213,7 @@ TEST(ExpertPasses, DoNotDependOnTheWayOfTheRows) {
   const ReversingExchange exchange;
   const PassOptions options{.experts = &exchange};
   const ExpertPass here = of.run({batch}), moved = of.run({batch}, options);
-  EXPECT_LT(apart(moved.gradients, here.gradients), 1e-13);
+  EXPECT_LT(relative_distance(moved.gradients, here.gradients), 1e-13);
   EXPECT_NEAR(moved.losses.sum.item<double>(), here.losses.sum.item<double>(), 1e-11);
 }
 

@@ -75,7 +75,8 @@ void linear_backward_input(const at::Tensor& dx, const at::Tensor& dy, const at:
     return;
   }
   Sgemm* sgemm = find_sgemm();
-  if (sgemm == nullptr || !fits_sgemm(dx) || !fits_sgemm(dy) || !fits_sgemm(w)) return reference::linear_backward_input(dx, dy, w, accumulate);
+  if (sgemm == nullptr || !fits_sgemm(dx) || !fits_sgemm(dy) || !fits_sgemm(w))
+    return reference::linear_backward_input(dx, dy, w, accumulate);
   const int rows = static_cast<int>(dx.size(0)), in = static_cast<int>(dx.size(1)), out = static_cast<int>(w.size(0));
   const int ldw = leading_of(w), ldx = leading_of(dx), ldy = leading_of(dy);
   const float one = 1, keep = accumulate ? 1 : 0;
@@ -93,7 +94,8 @@ void linear_backward_weight(const at::Tensor& dw, const at::Tensor& dy, const at
     return;
   }
   Sgemm* sgemm = find_sgemm();
-  if (sgemm == nullptr || !fits_sgemm(dw) || !fits_sgemm(dy) || !fits_sgemm(x)) return reference::linear_backward_weight(dw, dy, x, accumulate);
+  if (sgemm == nullptr || !fits_sgemm(dw) || !fits_sgemm(dy) || !fits_sgemm(x))
+    return reference::linear_backward_weight(dw, dy, x, accumulate);
   const int rows = static_cast<int>(x.size(0)), in = static_cast<int>(x.size(1)), out = static_cast<int>(dw.size(0));
   const int ldw = leading_of(dw), ldx = leading_of(x), ldy = leading_of(dy);
   const float one = 1, keep = accumulate ? 1 : 0;

@@ -23,7 +23,7 @@ at::Tensor inner_products(const at::Tensor& x, const at::Tensor& y) {
 
 at::Tensor arc_of(const at::Tensor& products) { return (-products).clamp_min(1 + kLeast).acosh(); }
 
-// In double: the two halves of <sum, sum> cancel, and rounding in fp32 would leave little of a sum far from the origin.
+// In double: the two halves of <sum, sum> cancel far from the origin.
 at::Tensor normalized(const at::Tensor& sum) {
   const at::Tensor wide = sum.to(at::kDouble);
   return (wide / inner(wide, wide).abs().clamp_min(kLeast).sqrt()).to(sum.scalar_type());

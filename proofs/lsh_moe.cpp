@@ -152,12 +152,12 @@ void prove_lsh_moe(const ProofOptions& options, Findings& findings, base::Log& l
   log.info("random rows, 6 hashes");
   findings.at_least("2. centroids over rows, random rows and 6 hashes: nothing to compress", 1, compare_rounds(options, 0, {}).rate, 0.9);
   log.info("rows of 12 kinds");
-  const RoundsCompared alike = compare_rounds(options, 12, {});
-  findings.at_most("3. centroids over rows, 64 rows of 12 kinds for each expert and rank", 1, alike.rate, 0.35);
+  const RoundsCompared similar = compare_rounds(options, 12, {});
+  findings.at_most("3. centroids over rows, 64 rows of 12 kinds for each expert and rank", 1, similar.rate, 0.35);
   findings.at_most("3. bytes sent, both ways in forward and backward, less those of the centroids", 0,
-                   static_cast<double>(std::abs(alike.bytes - alike.expected_bytes)), 0);
-  findings.at_most("3. time of the four exchanges over links of 10 MB/s, over that of rows as they are", 1, alike.time, 0.65);
-  findings.at_most("4. error of results, over that without residuals", alike.error_without, alike.error / alike.error_without, 1);
+                   static_cast<double>(std::abs(similar.bytes - similar.expected_bytes)), 0);
+  findings.at_most("3. time of the four exchanges over links of 10 MB/s, over that of rows as they are", 1, similar.time, 0.65);
+  findings.at_most("4. error of results, over that without residuals", similar.error_without, similar.error / similar.error_without, 1);
   const std::string training = "a training run on text has not been measured";
   findings.skip("5. training on text over links of 10 MB/s: a step at most 0.65x", training);
   findings.skip("5. loss after equal steps within 2 % of plain, worse without residuals for 3 of 3 seeds", training);

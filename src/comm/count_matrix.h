@@ -22,11 +22,11 @@ struct CountMatrix {
 };
 
 // Refuses a matrix of another size, a negative or absurd count, and a rank whose counts do not add up to the rows that it says it sends
-// (`rows`, by rank). Names that rank. A pure function of its arguments, so all ranks refuse alike.
+// (`rows`, by rank). Names that rank. A pure function of its arguments, so all ranks refuse together.
 void check(const CountMatrix& matrix, std::span<const int64_t> rows);
 
 // Collects the matrix: one all-gather of n + 1 integers per rank. `counts[i]` rows go from here to position i, `rows` in all. Throws on all
-// ranks alike if the matrix does not add up, before any of them makes a buffer for rows.
+// ranks together if the matrix does not add up, before any of them makes a buffer for rows.
 CountMatrix exchange_counts(Group& group, std::span<const int64_t> counts, int64_t rows, Label label);
 
 }  // namespace cairn::comm

@@ -15,7 +15,7 @@ class Group;
 
 namespace cairn::mesh {
 
-// Which way the rows of an all-to-all take. by_links: whichever is faster by the links and the counts, decided per call and alike on all
+// Which way the rows of an all-to-all take. by_links: whichever is faster by the links and the counts, decided per call and equally on all
 // ranks, since all know the count matrix.
 enum class RowPath : uint8_t { by_links, flat, by_node };
 

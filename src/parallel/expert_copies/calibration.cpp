@@ -11,9 +11,9 @@ std::chrono::nanoseconds layer_time(const mesh::Ragged& placement, std::span<con
                                     const LayerCosts& costs) {
   const TokenRoutes routes(placement, counts, nodes);
   const std::vector<int64_t> received = routes.received();
-  const TokenRoutes::Crossing crossing = routes.busiest();
-  return *std::max_element(received.begin(), received.end()) * costs.compute_row + crossing.inside * costs.move_inside +
-         crossing.between * costs.move_between;
+  const TokenRoutes::BusiestLink busiest = routes.busiest();
+  return *std::max_element(received.begin(), received.end()) * costs.compute_row + busiest.inside * costs.move_inside +
+         busiest.between * costs.move_between;
 }
 
 mesh::Ragged calibrate(const mesh::Ragged& planned, std::span<const int64_t> counts, const NodeOf& nodes, CopyBudget budget,

@@ -7,7 +7,7 @@
 namespace cairn::parallel {
 
 // The load of each expert over the last w steps: the sum of the global token counts, as integers, so that all ranks hold the same and
-// decide alike. Before the first step every expert has load 1 (uniform). The counts of one step come from one sum over all ranks.
+// decide the same. Before the first step every expert has load 1 (uniform). The counts of one step come from one sum over all ranks.
 class LoadWindow {
  public:
   LoadWindow(int layers, int experts, int steps = 5);

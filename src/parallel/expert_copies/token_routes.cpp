@@ -46,11 +46,11 @@ std::vector<int64_t> TokenRoutes::received() const {
   return received;
 }
 
-TokenRoutes::Crossing TokenRoutes::busiest() const {
+TokenRoutes::BusiestLink TokenRoutes::busiest() const {
   const comm::CountMatrix matrix = this->matrix();
-  Crossing most;
+  BusiestLink most;
   for (int rank = 0; rank < matrix.ranks; ++rank) {
-    Crossing out, in;
+    BusiestLink out, in;
     for (int peer = 0; peer < matrix.ranks; ++peer) {
       if (peer == rank) continue;
       const bool near = nodes_[static_cast<size_t>(peer)] == nodes_[static_cast<size_t>(rank)];

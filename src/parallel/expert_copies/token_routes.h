@@ -34,11 +34,11 @@ class TokenRoutes {
   comm::CountMatrix matrix() const;       // over all experts
   std::vector<int64_t> received() const;  // rows that each rank computes
   // Rows that leave the busiest rank, and that reach it from others: [inside the node, between nodes], the larger direction.
-  struct Crossing {
+  struct BusiestLink {
     int64_t inside = 0;
     int64_t between = 0;
   };
-  Crossing busiest() const;
+  BusiestLink busiest() const;
 
  private:
   size_t index(int source, int target, int expert) const {

@@ -71,7 +71,7 @@ void list_trained(Engine& engine, const std::vector<bool>& trained) {
 // Of attention on one rank, where it was not measured; for the line that a run starts with.
 constexpr double kAttentionFlopsCpu = 20e9, kAttentionFlopsGpu = 200e12;
 
-// Ranks that step together measure their links together, so that all choose alike.
+// Ranks that step together measure their links together, so that all choose the same.
 void settle_context(Job& job, comm::World& world) {
   parallel::Plan& plan = job.config.plan;
   if (plan.mesh.extent("cp") == 1) return;

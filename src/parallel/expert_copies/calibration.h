@@ -8,7 +8,7 @@
 
 namespace cairn::parallel {
 
-// Measured costs, agreed on by all ranks (the largest of each), so that all decide the same.
+// Measured costs: the largest of all ranks, so that all decide the same.
 struct LayerCosts {
   std::chrono::nanoseconds compute_row{};   // one row through an expert, forward and backward
   std::chrono::nanoseconds move_inside{};   // one row between ranks of a node, all four ways of a step

@@ -177,7 +177,8 @@ TEST(ExpertLayoutIslands, TrainSaveAndLoadOnOneRank) {
   train_on(4, experts_recipe(along_ep), folder / "ep");
   EXPECT_LT(furthest(model_of(folder / "plain"), model_of(folder / "ep")), 1e-4);
   EXPECT_EQ(furthest(model_of(folder / "ep"), model_of(folder / "ep" / "island-1")), 0);
-  train_on(1, experts_recipe({"model.from=" + (folder / "ep").string(), "train.steps=1", "snapshot.every=0"}), folder / "again");
+  const Sets again{"model.from=" + (folder / "ep").string(), "model.mlp=20", "train.steps=1", "snapshot.every=0"};
+  train_on(1, experts_recipe(again), folder / "again");
   const auto rows = base::read_metrics(folder / "again" / "metrics.jsonl");
   const auto before = base::read_metrics(folder / "ep" / "metrics.jsonl");
   EXPECT_NEAR(rows.front().number("loss"), before.back().number("loss"), 0.3);

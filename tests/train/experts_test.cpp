@@ -15,7 +15,7 @@ base::Recipe expert_recipe(const std::string& moe = "", const std::string& more 
     model = {{kind = "{}", layers = 2, embed = 32, heads = 2, kv_heads = 2, mlp = 24, moe = {{experts = 6, z_loss = 0.001{}}}}}
     data = {{vocab = 260, length = 16, stories_bytes = 20000}}
     train = {{global_batch = 6, steps = {}}}
-    optim = {{learning_rate = 0.01, warmup_steps = 4}}
+    optim = {{learning_rate = 0.01, warmup_steps = 4, schedule = "constant"}}
     log = {{tensorboard = false, trace = false, samples = 0}}
     eval = {{every = 0}}
     snapshot = {{every = 4}}

@@ -70,8 +70,10 @@ const Use& use_of(Feature feature) {
   throw std::logic_error("a feature in the list of conflicts has no recipe here: add one");
 }
 
-// No rule along dp decides on the host yet; adapters need a pretrained model.
-bool has_no_recipe(Feature feature) { return feature == Feature::host_sync || feature == Feature::adapters_behind; }
+// No rule along dp decides on the host yet; adapters need a pretrained model, and copies of experts one with experts.
+bool has_no_recipe(Feature feature) {
+  return feature == Feature::host_sync || feature == Feature::adapters_behind || feature == Feature::fssdp;
+}
 
 std::string refusal_by(const std::function<void()>& act) {
   try {

@@ -389,7 +389,7 @@ TEST(LayoutRefusals, SayWhyAndWhatWorks) {
   expect_refused({"product", 4, {"mesh.dp=3", "mesh.tp=2"}}, "is 6 ranks and there are 4: pass --nproc 6");
   expect_refused({"shard", 4, {"mesh.shard=3"}}, "mesh.shard = 3: does not divide mesh.dp = 4; the nearest that does is 2");
   expect_refused({"islands", 2, {"mesh.island=2", "memory.zero=2"}},
-                 "memory.zero = 2: state is sharded along dp and cp, not along island: use mesh.dp = 2 in its place");
+                 "memory.zero = 2: state is sharded along dp and cp, not along island: use mesh.dp as well or in its place");
   expect_refused({"shard0", 4, {"mesh.shard=2", "memory.zero=0"}}, "with memory.zero = 0 nothing is sharded");
   expect_refused({"heads", 3, {"mesh.tp=3"}}, "mesh.tp = 3: 4 query and 2 key heads");
   expect_refused({"short", 4, {"mesh.cp=4", "data.length=3"}}, "texts of data.length = 3 are too short for so many ranks");

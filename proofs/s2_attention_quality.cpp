@@ -23,10 +23,9 @@ const Assignments kEverySecondDense{"model.attention.dense_layers=every 2"};
 // All heads see the same blocks, in every layer: seven in eight of what lies beyond the window is never seen.
 const Assignments kHomogeneous{"model.attention.homogeneous=true", "model.attention.allow_partial_cover=true"};
 
-double trained(const ProofOptions& options, base::Log& log, const std::string& name, int64_t steps,
-               const std::vector<Assignments>& parts) {
-  Assignments sets{fmt::format("train.steps={}", steps), fmt::format("eval.every={}", steps), fmt::format("optim.warmup_steps={}", steps / 20),
-                   "optim.schedule=cosine"};
+double trained(const ProofOptions& options, base::Log& log, const std::string& name, int64_t steps, const std::vector<Assignments>& parts) {
+  Assignments sets{fmt::format("train.steps={}", steps), fmt::format("eval.every={}", steps),
+                   fmt::format("optim.warmup_steps={}", steps / 20), "optim.schedule=cosine"};
   for (const Assignments& part : parts) sets.insert(sets.end(), part.begin(), part.end());
   const fs::path out = fs::path(options.scratch) / name;
   log.info("{}: {} steps", name, steps);
@@ -65,8 +64,12 @@ void prove_s2_quality(const ProofOptions& options, Findings& findings, base::Log
   // An answer is one letter and the end of the turn. A wrong letter costs at least ln 2, so the mean of two tokens bounds the errors.
   ProofOptions no_text = options;
   no_text.data.clear();
-  const Assignments needles{"data.path=" + write_needles(options, 20000).string(), "data.template=plain", "train.global_batch=16",
-                            "eval.samples=256", "optim.learning_rate=0.001"};
+  const Assignments needles{"data.path=" + write_needles(options, 20000).string(),
+                            "data.template=plain",
+                            "data.packing=documents",
+                            "train.global_batch=16",
+                            "eval.samples=256",
+                            "optim.learning_rate=0.001"};
   const auto found = [&](const std::string& name, const std::vector<Assignments>& parts) {
     return 1 - 2 * trained(no_text, log, name, 1000, parts) / 0.6931;
   };

@@ -219,7 +219,9 @@ base::Schema<ExpertLayoutOptions> expert_layout_schema() {
             base::between(1, 16)},
            {"hash_dim", &O::hash_dim, "lsh: dims of each hash. A key has hashes times the bits of twice this, at most 64.",
             base::at_least(1)},
-           {"residual", &O::residual, "lsh: adds a row's difference from its centroid to the result. Without it less is learned."}}};
+           {"residual", &O::residual,
+            "lsh: adds a row's difference from its centroid to the result, as published. Where a norm comes before the experts, as in "
+            "all four families, more is learned without it."}}};
 }
 
 }  // namespace cairn::parallel

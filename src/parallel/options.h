@@ -99,7 +99,7 @@ struct ExpertLayoutOptions {
   ExpertCompress compress = ExpertCompress::none;
   int64_t hashes = 6;
   int64_t hash_dim = 32;
-  bool residual = true;
+  bool residual = false;
 };
 base::Schema<ExpertLayoutOptions> expert_layout_schema();
 

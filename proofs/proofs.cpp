@@ -76,11 +76,14 @@ void prove_adapt_infty(const ProofOptions&, Findings&, base::Log&);
 void prove_se_moe(const ProofOptions&, Findings&, base::Log&);
 void prove_exflow(const ProofOptions&, Findings&, base::Log&);
 void prove_lsh_moe(const ProofOptions&, Findings&, base::Log&);
+void prove_hecate(const ProofOptions&, Findings&, base::Log&);
 
 const std::vector<Proof>& proofs() {
   static const std::vector<Proof> list{
       {"se-moe", "Rows to experts by node, one message per rail, and embeddings by columns: bitwise the same, faster where links differ.",
        prove_se_moe},
+      {"hecate", "Experts with one home, and copies of busy ones for a step: the same answer, even load, fewer bytes between nodes.",
+       prove_hecate},
       {"lsh-moe", "Centroids of similar rows travel to experts and back, residuals stay: a fraction of the bytes in all four ways.",
        prove_lsh_moe},
       {"exflow", "Experts that follow each other on one rank: placements from routing traces, near the optimum in milliseconds.",

@@ -44,6 +44,11 @@ int64_t total_memory_bytes(const at::Device& gpu) {
   return static_cast<int64_t>(c10::getDeviceAllocator(gpu.type())->getMemoryInfo(gpu.index()).second);
 }
 
+int64_t free_memory_bytes(const at::Device& gpu) {
+  at::globalContext().lazyInitDevice(gpu.type());
+  return static_cast<int64_t>(c10::getDeviceAllocator(gpu.type())->getMemoryInfo(gpu.index()).first);
+}
+
 DeterministicAlgorithms::DeterministicAlgorithms() {
   const std::lock_guard guard(deterministic_lock);
   if (deterministic_count++ == 0) set_deterministic(true);

@@ -9,6 +9,7 @@ namespace cairn::kernels {
 at::Device device_from_name(const std::string& name);
 bool can_use_cuda();
 int64_t total_memory_bytes(const at::Device& gpu);
+int64_t free_memory_bytes(const at::Device& gpu);  // what no process has allocated
 
 // While one lives, this process computes deterministically: results are bitwise identical each time, and an operation without a
 // deterministic form fails with its name (as torch.use_deterministic_algorithms). Only attention on a GPU has a choice: its gradients are

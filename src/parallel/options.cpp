@@ -211,6 +211,14 @@ base::Schema<ExpertLayoutOptions> expert_layout_schema() {
            {"memory_slots", &O::memory_slots, "fssdp: copies that a rank holds at once, of each layer.", base::at_least(0)},
            {"overlap_degree", &O::overlap_degree,
             "fssdp: so many of the busiest experts of a layer are copied; 0: those with more tokens than the mean.", base::at_least(0)},
+           {"calibrate", &O::calibrate,
+            "fssdp: once a layer's router has decided, its copies are planned again from the true counts, and more are sent where that "
+            "saves more time than they take."},
+           {"reshard_every", &O::reshard_every,
+            "fssdp: after so many steps experts get new homes by their load, with optimizer state; 0: they stay where they are.",
+            base::at_least(0)},
+           {"rematerialize", &O::rematerialize,
+            "fssdp: copies are dropped after a layer's forward pass and sent again for its backward pass: those of one layer at a time."},
            {"compress", &O::compress,
             "What travels to experts in training, and back: rows as they are (none), or centroids of similar rows, to which each row's "
             "difference is added at home (lsh: LSH-MoE). lsh changes results.",

@@ -96,6 +96,9 @@ struct ExpertLayoutOptions {
   int64_t window = 5;
   int64_t memory_slots = 2;
   int64_t overlap_degree = 0;
+  bool calibrate = false;
+  int64_t reshard_every = 100;
+  bool rematerialize = false;
   ExpertCompress compress = ExpertCompress::none;
   int64_t hashes = 6;
   int64_t hash_dim = 32;

@@ -1,6 +1,7 @@
 #include "train/between_steps.h"
 
 #include "train/experts/expert_biases.h"
+#include "train/experts/expert_homes.h"
 #include "train/spectral/spectral_rounds.h"
 #include "train/steps/mosa_step.h"
 #include "train/supernet/channel_order.h"
@@ -16,6 +17,7 @@ std::vector<std::unique_ptr<BetweenSteps>> make_between_steps(Job& job, comm::Wo
       make_spectral_rounds,  // model.spectral
       make_channel_order,    // supernet
       make_expert_biases,    // model.moe.balance = bias
+      make_expert_homes,     // expert.placement = fssdp
   };
   std::vector<std::unique_ptr<BetweenSteps>> made;
   for (const Maker make : makers)

@@ -21,6 +21,12 @@ constexpr Conflict kConflicts[] = {
     {Feature::frozen_cache, Feature::ep, "ranks along mesh.ep exchange tokens in every layer: leave it out, or use mesh.dp"},
     {Feature::fssdp, Feature::zero3, "a home that is sharded itself would be gathered for every copy: use memory.zero = 2"},
     {Feature::fssdp, Feature::check_every, "a step that is computed twice would plan other copies: leave one of the two out"},
+    {Feature::reshard, Feature::rollback, "the state to go back to lies on other ranks: use expert.reshard_every = 0, or skip"},
+    {Feature::reshard, Feature::local_steps, "islands exchange experts by where they lie: use expert.reshard_every = 0"},
+    {Feature::reshard, Feature::dp_rule, "the rule keeps state by where experts lie: use expert.reshard_every = 0"},
+    {Feature::reshard, Feature::pairs, "the reference model would stay where it is: use expert.reshard_every = 0"},
+    {Feature::reshard, Feature::rollouts, "the reference model would stay where it is: use expert.reshard_every = 0"},
+    {Feature::reshard, Feature::spectral, "factors are decomposed where they lie: use expert.reshard_every = 0"},
     {Feature::frozen_cache, Feature::zero3, "ranks gather the weights of every layer together: leave it out, or use memory.zero = 2"},
     {Feature::frozen_cache, Feature::stream, "layers go through a sequence in slices: leave it out, or use recompute.mode = full"},
     {Feature::frozen_cache, Feature::stage_recompute, "the whole stage is recomputed: leave it out, or use recompute.mode = full"},
@@ -98,7 +104,10 @@ void add_layout(const Settings& s, const parallel::Plan& plan, std::vector<UsedF
   axis(Feature::cp, "cp");
   axis(Feature::pp, "pp");
   axis(Feature::ep, "ep");
-  if (s.layout.expert.placement == parallel::ExpertPlacement::fssdp) used.push_back({Feature::fssdp, "expert.placement = fssdp"});
+  if (const parallel::ExpertLayoutOptions& e = s.layout.expert; e.placement == parallel::ExpertPlacement::fssdp) {
+    used.push_back({Feature::fssdp, "expert.placement = fssdp"});
+    if (e.reshard_every > 0) used.push_back({Feature::reshard, fmt::format("expert.reshard_every = {}", e.reshard_every)});
+  }
   axis(Feature::mesh_island, "island");
   if (parallel::islands_step_separately(plan)) used.push_back({Feature::local_steps, fmt::format("sync.island.kind = {}", s.island.kind)});
   if (plan.islands > 1) used.push_back({Feature::remote_islands, fmt::format("island.count = {}", plan.islands)});

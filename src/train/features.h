@@ -33,6 +33,7 @@ enum class Feature {
   pp,                  // pipeline parallelism
   ep,                  // expert parallelism
   fssdp,               // experts are copied to more ranks for a step
+  reshard,             // experts get new homes between steps
   mesh_island,         // islands in one world
   local_steps,         // islands that take local steps between two synchronisations
   remote_islands,      // islands that are separate worlds

@@ -44,7 +44,7 @@ class FlightRecorder;
 
 namespace cairn::train {
 
-// The configuration. It does not change after build().
+// The configuration. It does not change after build(), but for the placements of experts (train/experts/move_experts.h).
 struct RunConfig {
   Settings settings;
   std::string recipe_toml;  // resolved, each value with its origin

@@ -146,7 +146,6 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
   RunRecorder recorder(world, *job, start);  // metrics, progress, report
   const Settings& s = job->config.settings;
   RunProgress& progress = job->progress;
-  sync::Sync& sync = *job->engine.sync;
   const bool separately = parallel::islands_step_separately(job->config.plan);
   const bool rewinds = s.train.on_bad_step == OnBadStep::rollback;
   comm::FlightRecorder* const flight = job->instruments.flight;
@@ -163,10 +162,10 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
     const auto traced = job->instruments.trace->span("step", "step");
     int64_t last = last_step(*job);
     const bool must_record = due(step, s.eval.every, last) || due(step, s.snapshot.every, last);
-    if (!sync.should_step(step) && !must_record) {  // this island is slower than others
+    if (!job->engine.sync->should_step(step) && !must_record) {  // this island is slower than others
       skip_step(*job);
       progress.steps_done = step;
-      stopped = sync.should_stop();  // a round may have ended in it
+      stopped = job->engine.sync->should_stop();  // a round may have ended in it
       if (stopped) check_before_save(*job, recorder);
       if (stopped) snapshots.save(/*last=*/true);
       continue;
@@ -180,8 +179,8 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
     last = last_step(*job);  // the sampler may have decided another epoch
 
     const sync::StepMetrics merge = with_decisions(track_merge(world, *job, recorder), taken);
-    if (step == last) sync.finish();
-    if (const auto position = sync.take_new_position()) {
+    if (step == last) job->engine.sync->finish();
+    if (const auto position = job->engine.sync->take_new_position()) {
       move_to(world, *job, recorder, *position);
       if (*position < last) continue;
     }
@@ -192,7 +191,7 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
     facts.evaluated = evaluates;
     facts.metrics = metrics_of(*job, merge, snapshots);
     stopped = recorder.step(facts, taken.output, stop.requested());
-    if (separately) stopped = stop_together(world, sync, stopped, stop_requested);
+    if (separately) stopped = stop_together(world, *job->engine.sync, stopped, stop_requested);
 
     if (evaluates) compute_precise_norms(*job);  // before the save, so that a resumed run has them too
     const bool wanted = done < last || s.snapshot.last;
@@ -220,10 +219,10 @@ Result run(comm::World& world, base::Recipe recipe, const Start& start, const da
   snapshots.finish();
   recorder.finish(stopped);
   snapshots.rethrow_failure();
-  for (const std::string& why : {sync.interruption(), sync.apart()})
+  for (const std::string& why : {job->engine.sync->interruption(), job->engine.sync->apart()})
     if (!why.empty()) throw Error(Error::Kind::lost_peer, why);
   if (hooks.at_end && !stopped) hooks.at_end(*job);
-  if (!stopped) sync.leave();
+  if (!stopped) job->engine.sync->leave();
   if (flight) flight->set_activity(comm::Activity::ended);
   return recorder.result();
 }

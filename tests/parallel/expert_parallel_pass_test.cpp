@@ -87,7 +87,6 @@ StepFound step_on(comm::World& world, const ExpertPassCase& c, int steps) {
   std::unique_ptr<model::ExpertExchange> exchange;
   if (places_experts(plan)) {
     comm::Group& group = world.group(plan.mesh.peers(world.rank(), "ep"), "experts");
-    CountRows count;
     if (c.options.placement == ExpertPlacement::fssdp) {
       copies = std::make_unique<CopiedExperts>(CopiedExperts::Parts{.world = world,
                                                                     .model = *model,
@@ -96,9 +95,8 @@ StepFound step_on(comm::World& world, const ExpertPassCase& c, int steps) {
                                                                     .counters = world.group(world.everyone().ranks(), "counts"),
                                                                     .nodes = nodes_along(group, c.options),
                                                                     .options = c.options});
-      count = [&](std::string_view block, const std::vector<int64_t>& rows) { copies->count(block, rows); };
     }
-    exchange = make_expert_exchange(group, c.options, count);
+    exchange = make_expert_exchange(group, c.options, copies.get());
     options.experts = exchange.get();
   }
   const std::vector<int> sharing = plan.mesh.peers_along(world.rank(), kSampleAxes);

@@ -72,7 +72,8 @@ const Use& use_of(Feature feature) {
 
 // No rule along dp decides on the host yet; adapters need a pretrained model, and copies of experts one with experts.
 bool has_no_recipe(Feature feature) {
-  return feature == Feature::host_sync || feature == Feature::adapters_behind || feature == Feature::fssdp;
+  return feature == Feature::host_sync || feature == Feature::adapters_behind || feature == Feature::fssdp ||
+         feature == Feature::reshard;
 }
 
 std::string refusal_by(const std::function<void()>& act) {

@@ -3,9 +3,35 @@
 #include <algorithm>
 #include <vector>
 
+#include "comm/group.h"
+#include "comm/transport.h"
+#include "comm/world.h"
 #include "parallel/expert_copies/token_routes.h"
 
 namespace cairn::parallel {
+namespace {
+
+std::chrono::nanoseconds nanoseconds_of(double seconds) { return std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9)); }
+
+}  // namespace
+
+LayerCosts layer_costs(const comm::Group& group, const NodeOf& nodes, const ExpertSize& size) {
+  const auto bytes_per_s = [&](bool same_node) {  // from the first rank to one inside or outside of its node
+    for (size_t peer = 1; peer < nodes.size(); ++peer)
+      if ((nodes[peer] == nodes[0]) == same_node)
+        return group.world().transport().link_facts({group.ranks()[0], group.ranks()[peer]}).bytes_per_s;
+    return 0.0;
+  };
+  double inside = bytes_per_s(true), between = bytes_per_s(false);
+  if (inside == 0) inside = between;
+  if (between == 0) between = inside;
+  if (between == 0) return {};  // one rank
+  const auto bytes = static_cast<double>(size.bytes), of_gradient = 4.0 * static_cast<double>(size.elements);
+  return {.compute_row = nanoseconds_of(6.0 * static_cast<double>(size.elements) / size.flops_per_s),
+          .move_inside = nanoseconds_of(4.0 * static_cast<double>(size.row_bytes) / inside),
+          .move_between = nanoseconds_of(4.0 * static_cast<double>(size.row_bytes) / between),
+          .copy_expert = nanoseconds_of((bytes + of_gradient) / between)};
+}
 
 std::chrono::nanoseconds layer_time(const mesh::Ragged& placement, std::span<const int64_t> counts, const NodeOf& nodes,
                                     const LayerCosts& costs) {

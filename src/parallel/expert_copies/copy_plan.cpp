@@ -119,7 +119,9 @@ std::vector<int> most_loaded(std::span<const int64_t> load, int count) {
 mesh::Ragged plan_copies(const mesh::Ragged& held, std::span<const int64_t> load, const NodeOf& nodes, CopyBudget budget) {
   const auto experts = static_cast<int>(held.owners.size()), ranks = static_cast<int>(nodes.size());
   CAIRN_CHECK(load.size() == held.owners.size(), "loads of {} experts for {}", load.size(), experts);
-  const int overlap = std::clamp(budget.overlap, 0, experts), slots = std::clamp(budget.slots, 0, overlap);
+  int64_t taken = 0;  // slots, of the rank with most copies
+  for (int rank = 0; rank < ranks; ++rank) taken = std::max(taken, copies_at(held, rank));
+  const int overlap = std::clamp(budget.overlap, 0, experts), slots = std::clamp(budget.slots, 0, overlap + static_cast<int>(taken));
   mesh::Ragged placement = held;
   if (overlap == 0 || slots == 0 || ranks < 2) return placement;
   const std::vector<int> top = most_loaded(load, overlap);

@@ -15,6 +15,7 @@
 #include "mesh/row_exchange.h"
 #include "model/call.h"
 #include "model/saved.h"
+#include "parallel/experts/row_observer.h"
 #include "parallel/experts/row_plan.h"
 
 namespace cairn::parallel {
@@ -50,8 +51,8 @@ struct RouteParts {
 class AllToAllRoute final : public model::ExpertRoute {
  public:
   // Starts the exchange of counts.
-  AllToAllRoute(const RouteParts& parts, const model::ExpertRequest& request, mesh::Ragged experts)
-      : parts_(parts), group_(parts.group), block_(request.block), experts_(std::move(experts)) {
+  AllToAllRoute(const RouteParts& parts, const model::ExpertRequest& request, mesh::Ragged experts, RowObserver* observer)
+      : parts_(parts), group_(parts.group), block_(request.block), experts_(std::move(experts)), observer_(observer) {
     const std::vector<int64_t>& own = request.groups.host();
     CAIRN_CHECK(own.size() == experts_.owners.size(), "{}: counts for {} experts, and there are {}", block_, own.size(),
                 experts_.owners.size());
@@ -87,13 +88,29 @@ class AllToAllRoute final : public model::ExpertRoute {
     if (local_.defined()) return plan_;
     counts_gathered_.wait_host();
     const auto* numbers = announced_.const_data_ptr<int64_t>();
+    const std::vector<int64_t> announced(numbers, numbers + announced_.numel());
     try {
-      plan_ = plan_rows({numbers, numbers + announced_.numel()}, group_.size(), group_.rank(), experts_, parts_.nodes);
+      plan_ = plan_rows(announced, group_.size(), group_.rank(), experts_, parts_.nodes);
     } catch (const Error& error) {
       throw Error(error.kind(), fmt::format("{}: {}", block_, error.what()));
     }
+    if (observer_) observe(announced);
     local_ = kernels::RowGroups(plan_.local);
     return plan_;
+  }
+
+  // Counts add up here. More copies of experts may follow from them.
+  void observe(const std::vector<int64_t>& announced) {
+    const size_t experts = experts_.owners.size();
+    std::vector<int64_t> rows;  // [source][expert]
+    for (size_t line = 0; line < announced.size(); line += experts + 1)
+      rows.insert(rows.end(), announced.begin() + static_cast<std::ptrdiff_t>(line) + 1,
+                  announced.begin() + static_cast<std::ptrdiff_t>(line + experts + 1));
+    if (mesh::Ragged calibrated = observer_->calibrate(block_, rows); calibrated != experts_) {
+      experts_ = std::move(calibrated);
+      plan_ = plan_rows(announced, group_.size(), group_.rank(), experts_, parts_.nodes);
+    }
+    observer_->arriving(block_, std::accumulate(plan_.local.begin(), plan_.local.end(), int64_t{0}));
   }
 
   at::Tensor room(const std::vector<int64_t>& counts, const at::Tensor& like) const {
@@ -149,7 +166,8 @@ class AllToAllRoute final : public model::ExpertRoute {
   const RouteParts& parts_;
   comm::Group& group_;
   const std::string block_;
-  const mesh::Ragged experts_;
+  mesh::Ragged experts_;
+  RowObserver* const observer_ = nullptr;
   at::Tensor announced_;
   comm::Work counts_gathered_;
   RowPlan plan_;
@@ -158,16 +176,17 @@ class AllToAllRoute final : public model::ExpertRoute {
 
 class ExpertParallel final : public model::ExpertExchange {
  public:
-  ExpertParallel(comm::Group& group, const ExpertLayoutOptions& options, CountRows count)
+  ExpertParallel(comm::Group& group, const ExpertLayoutOptions& options, RowObserver* observer)
       : parts_{group, mesh::RowExchange(group, static_cast<int>(options.node_ranks), path_of(options.dispatch)),
                nodes_along(group, options)},
-        count_(std::move(count)) {}
+        observer_(observer) {}
 
   std::unique_ptr<model::ExpertRoute> begin(const model::ExpertRequest& request, const model::Call& call) const override {
     const mesh::Ragged* experts = placed(request, call);
     if (!experts) return model::local_experts().begin(request, call);
-    if (count_ && call.into) count_(request.block, request.groups.host());  // recomputation has no sink
-    return std::make_unique<AllToAllRoute>(parts_, request, *experts);
+    RowObserver* const observer = call.into ? observer_ : nullptr;  // recomputation has no sink
+    if (observer) observer->leaving(request.block, request.groups.host());
+    return std::make_unique<AllToAllRoute>(parts_, request, *experts, observer);
   }
 
   std::unique_ptr<model::ExpertRoute> resume(const model::ExpertRequest& request, model::Saved& saved,
@@ -187,13 +206,13 @@ class ExpertParallel final : public model::ExpertExchange {
   }
 
   const RouteParts parts_;
-  const CountRows count_;
+  RowObserver* const observer_;
 };
 
 }  // namespace
 
-std::unique_ptr<model::ExpertExchange> make_expert_exchange(comm::Group& group, const ExpertLayoutOptions& options, CountRows count) {
-  return std::make_unique<ExpertParallel>(group, options, std::move(count));
+std::unique_ptr<model::ExpertExchange> make_expert_exchange(comm::Group& group, const ExpertLayoutOptions& options, RowObserver* observer) {
+  return std::make_unique<ExpertParallel>(group, options, observer);
 }
 
 NodeOf nodes_along(const comm::Group& group, const ExpertLayoutOptions& options) {

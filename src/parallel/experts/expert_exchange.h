@@ -4,10 +4,7 @@
 //   dispatch           rows in the order of ranks --uneven all-to-all--> rows in the order of local experts
 //   combine            the same way back; both again in backward, with gradients
 #pragma once
-#include <functional>
 #include <memory>
-#include <string_view>
-#include <vector>
 
 #include "model/experts/exchange.h"
 #include "parallel/expert_copies/copy_plan.h"
@@ -19,11 +16,13 @@ class Group;
 
 namespace cairn::parallel {
 
+class RowObserver;
+
 // The dispatch to experts over the ranks along ep. `group` is borrowed, and for nothing else: operations of a group complete in the order
 // of their start. A call without an axis ep runs on one rank that holds all experts.
-// `count`, if it is not empty, gets the rows of this rank for each expert of a block, once for each pass with gradients.
-using CountRows = std::function<void(std::string_view block, const std::vector<int64_t>& rows)>;
-std::unique_ptr<model::ExpertExchange> make_expert_exchange(comm::Group& group, const ExpertLayoutOptions& options, CountRows count = {});
+// `observer`: of passes with gradients; null: there is none. Borrowed.
+std::unique_ptr<model::ExpertExchange> make_expert_exchange(comm::Group& group, const ExpertLayoutOptions& options,
+                                                            RowObserver* observer = nullptr);
 
 // The machine of each rank of a group, by expert.node_ranks.
 NodeOf nodes_along(const comm::Group& group, const ExpertLayoutOptions& options);

@@ -77,8 +77,8 @@ ParameterStore::ParameterStore(Parts parts) : shard_(model_shard(parts.model, pa
   model_group_ = group(of_model);
   groups.replicas = group(replicating_axes(parts.plan));
 
-  std::vector<bool> trained;  // here
-  for (size_t i = 0; i < parts.trained.size(); ++i) trained.push_back(parts.trained[i] && shard_.parameters[i].here);
+  std::vector<bool> trained;  // here: not where the rank has none of it, because of its stage or because its experts are elsewhere
+  for (size_t i = 0; i < parts.trained.size(); ++i) trained.push_back(parts.trained[i] && shard_.layout.pieces[i].elements > 0);
   const ShardUnitRules rules = shard_unit_rules(parts.plan, parts.whole_parameters, parts.min_unit_elements);
   const std::vector<ShardUnit> units = make_shard_units(parts.model, shard_.layout, rules);
   make_weights(parts, groups, units);

@@ -29,7 +29,7 @@ optim::ActiveSet active_set(const Job& job) {
 
 }  // namespace
 
-void build_optimizer(Job& job, comm::World& world) {
+void make_optimizer(Job& job, comm::World& world) {
   const Settings& s = job.config.settings;
   Engine& engine = job.engine;
   std::vector<optim::ParameterPiece> pieces;
@@ -58,8 +58,13 @@ void build_optimizer(Job& job, comm::World& world) {
       engine.optimizer = optim::announce_writes(std::move(engine.optimizer), pieces, optim::optimizer_needs(s.optim.kind).elementwise(),
                                                 *engine.trained.barrier);
   }
+}
+
+void build_optimizer(Job& job, comm::World& world) {
+  const Settings& s = job.config.settings;
+  make_optimizer(job, world);
   int64_t bytes = 0;
-  for (const mesh::NamedTensor& state : engine.optimizer->state()) bytes += static_cast<int64_t>(state.tensor.nbytes());
+  for (const mesh::NamedTensor& state : job.engine.optimizer->state()) bytes += static_cast<int64_t>(state.tensor.nbytes());
   job.instruments.booked.emplace_back(*job.instruments.memory, base::MemoryUse::optimizer, bytes);
   // The steps of train.epochs are known only here: the warm-up takes at most as much of them as the default does.
   const int64_t warmup_steps = s.train.epochs > 0 ? std::min(s.optim.warmup_steps, s.train.steps * 2 / 5) : s.optim.warmup_steps;

@@ -2,17 +2,20 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/memory_tags.h"
 #include "comm/group.h"
 #include "comm/transport.h"
 #include "comm/world.h"
 #include "data/samples/packing.h"
 #include "kernels/aten.h"
+#include "kernels/device.h"
 #include "kernels/fp8.h"
 #include "model/decoder/weight_form.h"
 #include "model/experts/lsh_exchange.h"
 #include "model/formed_weights.h"
 #include "model/model.h"
 #include "parallel/dtensor_block.h"
+#include "parallel/experts/copy_memory.h"
 #include "parallel/experts/expert_exchange.h"
 #include "parallel/layout/expert_split.h"
 #include "parallel/layout/linear_context.h"
@@ -59,6 +62,7 @@ void make_store(Job& job, comm::World& world, const std::vector<bool>& trained, 
 
 // What sync and optimizer work on: the trained pieces that this rank keeps, in one order.
 void list_trained(Engine& engine, const std::vector<bool>& trained) {
+  engine.trained.values.clear(), engine.trained.gradients.clear(), engine.trained.full.clear();
   for (const parallel::ParameterSlice& piece : engine.store->pieces()) {
     if (!piece.gradient.defined()) continue;
     engine.trained.values.push_back({piece.name, piece.value});
@@ -68,8 +72,10 @@ void list_trained(Engine& engine, const std::vector<bool>& trained) {
     if (const model::Parameter& one = engine.model->parameters()[i]; trained[i]) engine.trained.full.push_back({one.name, one.elements()});
 }
 
-// Of attention on one rank, where it was not measured; for the line that a run starts with.
-constexpr double kAttentionFlopsCpu = 20e9, kAttentionFlopsGpu = 200e12;
+// Of a rank, where they were not measured: for the line about attention that a run starts with, and for calibration of expert copies.
+constexpr double kUsualFlopsCpu = 20e9, kUsualFlopsGpu = 200e12;
+
+double usual_flops(const at::Device& device) { return device.is_cuda() ? kUsualFlopsGpu : kUsualFlopsCpu; }
 
 // Ranks that step together measure their links together, so that all choose the same.
 void settle_context(Job& job, comm::World& world) {
@@ -93,9 +99,8 @@ void settle_context(Job& job, comm::World& world) {
                                                                 .length = batch.length,
                                                                 .chunk = s.model.chunk,
                                                                 .links = world.transport().link_facts(plan.mesh.peers(0, "cp")),
-                                                                .flops_per_s = links.flops_per_s > 0         ? links.flops_per_s
-                                                                               : job.config.device.is_cuda() ? kAttentionFlopsGpu
-                                                                                                             : kAttentionFlopsCpu});
+                                                                .flops_per_s = links.flops_per_s > 0 ? links.flops_per_s
+                                                                                                     : usual_flops(job.config.device)});
   if (linear.empty()) return;
   world.log().info("{}", linear);
   if (plan.context.state_dtype == model::StateDtype::bf16)
@@ -132,21 +137,36 @@ void place_experts(Job& job, comm::World& world) {
   }
   Engine& engine = job.engine;
   comm::Group& group = world.group(plan.mesh.peers(world.rank(), "ep"), "experts");
-  parallel::CountRows count;
   if (options.placement == parallel::ExpertPlacement::fssdp) {
+    const parallel::NodeOf nodes = parallel::nodes_along(group, options);
+    const int64_t bytes = parallel::copy_memory(*engine.model, plan, options).expert_bytes, element = parallel::compute_bytes(plan);
     engine.owned.copies = std::make_unique<parallel::CopiedExperts>(
         parallel::CopiedExperts::Parts{.world = world,
                                        .model = *engine.model,
                                        .plan = plan,
                                        .store = *engine.store,
                                        .counters = world.group(engine.step_group->ranks(), "counts of experts"),
-                                       .nodes = parallel::nodes_along(group, options),
-                                       .options = options});
-    count = [copies = engine.owned.copies.get()](std::string_view block, const std::vector<int64_t>& rows) { copies->count(block, rows); };
+                                       .nodes = nodes,
+                                       .options = options,
+                                       .costs = parallel::layer_costs(group, nodes,
+                                                                      {.elements = bytes / element,
+                                                                       .bytes = bytes,
+                                                                       .row_bytes = expert_row_width(*engine.model) * element,
+                                                                       .flops_per_s = usual_flops(job.config.device)})});
   }
-  engine.owned.experts = parallel::make_expert_exchange(group, options, std::move(count));
+  engine.owned.experts = parallel::make_expert_exchange(group, options, engine.owned.copies.get());
   if (compresses) compress_rows(engine, options);
   engine.options.experts = engine.owned.experts.get();
+}
+
+// Ranks of a CPU share the machine's memory.
+void check_copies(const Job& job, comm::World& world) {
+  const parallel::Plan& plan = job.config.plan;
+  const parallel::ExpertLayoutOptions& options = job.config.settings.layout.expert;
+  if (options.placement != parallel::ExpertPlacement::fssdp || !parallel::places_experts(plan)) return;
+  const int64_t free =
+      job.config.device.is_cuda() ? kernels::free_memory_bytes(job.config.device) : base::available_bytes() / world.size();
+  parallel::check_copies_fit(parallel::copy_memory(*job.engine.model, plan, options), options.memory_slots, free);
 }
 
 // Whether chunks of logits without a target are left out. On a GPU the host waits to learn which, so only where it may, and where data have
@@ -159,6 +179,12 @@ bool skips_logits(const Job& job) {
 }
 
 }  // namespace
+
+void place_state(Job& job, comm::World& world, const std::vector<bool>& trained) {
+  make_store(job, world, trained,
+             step_rules(job.config.settings, *job.engine.model, job.config.plan, job.data.length, job.config.device.is_cuda()));
+  list_trained(job.engine, trained);
+}
 
 void place_parameters(Job& job, comm::World& world, const std::vector<bool>& trained) {
   const Settings& s = job.config.settings;
@@ -177,8 +203,8 @@ void place_parameters(Job& job, comm::World& world, const std::vector<bool>& tra
                      forms.front()->dense_parameter().name, forms.front()->name());
   engine.model = parallel::with_dtensor_blocks(std::move(engine.model), plan, world);
   const planner::StepRules rules = step_rules(s, *engine.model, plan, job.data.length, on_gpu);
-  make_store(job, world, trained, rules);
-  list_trained(engine, trained);
+  check_copies(job, world);
+  place_state(job, world, trained);
   engine.buffers = engine.model->make_buffers(at::TensorOptions().dtype(at::kFloat).device(job.config.device));
   engine.options.recompute_stage = rules.recompute_stage;
   engine.options.recompute_last = rules.recompute_last;

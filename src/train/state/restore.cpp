@@ -18,6 +18,7 @@
 #include "train/active_parts.h"
 #include "train/build.h"
 #include "train/build/batches.h"
+#include "train/experts/move_experts.h"
 #include "train/model_from.h"
 #include "train/report/run_json.h"
 #include "train/state/finite.h"
@@ -76,6 +77,7 @@ snapshot::Contents rest_of(Job& job) {
   for (const auto& one : job.between_steps)
     for (mesh::NamedTensor& tensor : one->state()) between_steps.push_back(std::move(tensor));
   add("between_steps", std::move(between_steps));
+  if (job.engine.owned.copies) add("experts", job.engine.owned.copies->state());
   if (std::string config = job.engine.model->config_json(); !config.empty()) contents.texts["config.json"] = std::move(config);
   if (job.data.tokenizer && !job.carried.contains("tokenizer.json")) contents.texts["tokenizer.json"] = job.data.tokenizer->json();
   contents.texts["training/recipe.toml"] = job.config.recipe_toml;
@@ -231,6 +233,16 @@ void restore_between_steps(Job& job, const snapshot::OpenSnapshot& found) {
   if (!state.empty() && found.has_section("between_steps")) found.load_into("between_steps", state);
 }
 
+// Loads of experts, and who has which: then they go where they were, so that sums have the same order. A snapshot without that, or of other
+// ranks along ep, is continued with the homes and loads of a new run.
+void restore_experts(Job& job, const snapshot::OpenSnapshot& found) {
+  if (!job.engine.owned.copies || !found.has_section("experts")) return;
+  mesh::NamedTensors saved;
+  for (const snapshot::TensorEntry& one : found.entries("experts")) saved.push_back({one.name, found.tensor("experts", one.name)});
+  const std::vector<mesh::Ragged> homes = job.engine.owned.copies->restore(saved);
+  if (!homes.empty() && homes != job.engine.owned.copies->homes()) move_experts(job, job.engine.step_group->world(), homes);
+}
+
 // Another sampler would draw samples in an order that has nothing to do with the run's.
 void restore_sampler(Job& job, const snapshot::OpenSnapshot& found) {
   const mesh::NamedTensors state = job.sampler->state();
@@ -286,6 +298,7 @@ std::string restore(Job& job, base::Log& log, const snapshot::OpenSnapshot& foun
                                    "the folder to resume from the snapshot before it",
                                    name));
   job.engine.store->updated();
+  restore_experts(job, found);
   restore_sampler(job, found);
   // Without train.spike_factor the earlier run has saved no history.
   if (mesh::NamedTensors kept = job.bad_steps->state(); !kept.empty() && found.has_section("bad_steps")) found.load_into("bad_steps", kept);

@@ -55,6 +55,7 @@ struct KeyArguments {
 
 struct GenerateArguments {
   std::string folder, prompt, prompt_file, domain, mesh;
+  std::string flow = "ep", placement;  // along ep: how tokens reach experts; a file of `cairn experts place`
   LaunchArguments launch;  // with a mesh; its nproc follows from it
   ComputeOptions on;
   std::vector<int64_t> ids;
@@ -184,6 +185,13 @@ struct ExampleArguments {
   int ranks = 1, tp = 1;
 };
 
+// `cairn experts place`.
+struct ExpertsArguments {
+  std::string folder, data, mesh, out, trace;
+  int64_t tokens = 3000, seed = 1;
+  int node_ranks = 0, restarts = 16;
+};
+
 // `cairn select METHOD`. Words of options are checked when they are parsed.
 struct SelectArguments {
   std::string method, model, mesh, from, out, export_file, report, index, by, weights, numbers, label, keep;
@@ -223,6 +231,7 @@ enum class Command {
   tokenize,
   data,
   select,
+  experts,
   snapshot,
   plan,
   schedule,
@@ -259,6 +268,7 @@ struct Arguments {
   LogitsArguments logits;
   DataArguments data;
   SelectArguments select;
+  ExpertsArguments experts;
   KeyArguments key;
   DiagnoseArguments diagnose;
   CompletionArguments completion;

@@ -74,6 +74,8 @@ int run_command(const Arguments& arguments, const std::vector<std::string>& comm
       return data_command(arguments.data);
     case Command::select:
       return select_command(arguments.select, command_line);
+    case Command::experts:
+      return experts_command(arguments.experts);
     case Command::key:
       return key_command(arguments.key);
     case Command::diagnose:

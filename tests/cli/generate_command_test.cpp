@@ -146,7 +146,7 @@ TEST_F(GenerateCommand, WritesTextOnceHoweverManyRanksThereAre) {
 
 TEST_F(GenerateCommand, RefusesMeshesBeforeItStartsRanks) {
   const auto on = [&](const std::string& mesh) { return refused({"generate", "run", "--prompt", "a", "--mesh", mesh}); };
-  EXPECT_NE(on("dp=2").find("--mesh dp=2: generation shards a model along tp and pp"), std::string::npos);
+  EXPECT_NE(on("dp=2").find("--mesh dp=2: generation shards a model along tp, pp and ep"), std::string::npos);
   EXPECT_NE(on("pp=5").find("--mesh pp=5: 5 stages, and the model has 4 blocks; use at most pp=4"), std::string::npos);
   EXPECT_NE(on("tp=3").find("2 query and 1 key heads cannot be split over so many ranks"), std::string::npos);
   EXPECT_NE(on("tq=2").find("tq"), std::string::npos);

@@ -258,7 +258,7 @@ TEST(ShardedGenerator, RefusesMeshesThatTheModelCannotHave) {
     return base::message_of([&] { generation_plan(mesh::parse_mesh(mesh), *model::make_decoder(shape)); });
   };
   const DecoderShape llama = sharded_shape("llama");
-  EXPECT_EQ(refused(llama, "dp=2"), "--mesh dp=2: generation shards a model along tp and pp, not along dp; leave dp out");
+  EXPECT_EQ(refused(llama, "dp=2"), "--mesh dp=2: generation shards a model along tp, pp and ep, not along dp; leave dp out");
   EXPECT_EQ(refused(llama, "pp=9"), "--mesh pp=9: 9 stages, and the model has 8 blocks; use at most pp=8");
   EXPECT_NE(refused(llama, "tp=3").find("4 query and 2 key heads cannot be split over so many ranks"), std::string::npos);
   EXPECT_NE(refused(sharded_shape("gpt2"), "tp=5").find("(--mesh tp=5)"), std::string::npos);

@@ -25,6 +25,7 @@ CLI::App* add_eval(CLI::App& app, EvalArguments& a);
 CLI::App* add_tokenize(CLI::App& app, TokenizeArguments& a);
 CLI::App* add_data(CLI::App& app, DataArguments& a);
 CLI::App* add_select(CLI::App& app, SelectArguments& a);
+CLI::App* add_experts(CLI::App& app, ExpertsArguments& a);
 CLI::App* add_snapshot(CLI::App& app, SnapshotArguments& a);
 CLI::App* add_logits(CLI::App& app, LogitsArguments& a);
 CLI::App* add_prove(CLI::App& app, ProveArguments& a);

@@ -59,9 +59,19 @@ CLI::App* add_generate(CLI::App& app, GenerateArguments& a) {
   add_compute_options(command, a.on);
   const char* ranks = "Several ranks: the model and its KV cache are sharded over processes";
   command
-      ->add_option("--mesh", a.mesh,
-                   "How ranks shard the model: tp=2 by heads and widths, pp=2 by layers, or both: tp=2,pp=2. Starts as many processes")
+      ->add_option(
+          "--mesh", a.mesh,
+          "How ranks shard the model: tp=2 by heads and widths, pp=2 by layers, ep=4 by experts, or several: tp=2,pp=2. Starts as many "
+          "processes")
       ->group(ranks);
+  command
+      ->add_option("--flow", a.flow,
+                   "Along ep: ep brings the results of experts back to the token's rank; exflow lets the token stay where its expert is "
+                   "(one exchange a layer in the place of two; every rank keeps the KV cache of all texts)")
+      ->check(CLI::IsMember({"ep", "exflow"}))
+      ->capture_default_str()
+      ->group(ranks);
+  command->add_option("--placement", a.placement, "Along ep: which rank holds which expert, a file of `cairn experts place`")->group(ranks);
   command->add_option("--nproc", a.launch.nproc, "Ranks to start on this machine (default: what --mesh says, over all machines)")
       ->check(CLI::Range(1, 1 << 20))
       ->each([&a](const std::string&) { a.launch.nproc_given = true; })

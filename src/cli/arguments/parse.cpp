@@ -44,6 +44,7 @@ Commands add_commands(CLI::App& app, Arguments& into) {
   commands.emplace_back(add_logits(app, into.logits), Command::logits);
   commands.emplace_back(add_data(app, into.data), Command::data);
   commands.emplace_back(add_select(app, into.select), Command::select);
+  commands.emplace_back(add_experts(app, into.experts), Command::experts);
   commands.emplace_back(add_key(app, into.key), Command::key);
   commands.emplace_back(add_diagnose(app, into.diagnose), Command::diagnose);
   commands.emplace_back(app.add_subcommand("doctor", "Show what this machine has and what will be used"), Command::doctor);

@@ -15,6 +15,7 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/memory_tags.h"
 #include "base/terminal.h"
 #include "base/text.h"
 #include "cli/arguments.h"
@@ -28,6 +29,7 @@
 #include "comm/world.h"
 #include "model/decoder/served_adapters.h"
 #include "parallel/generate/sharded_generator.h"
+#include "snapshot/pretrained.h"
 
 namespace cairn::cli {
 namespace {
@@ -250,21 +252,54 @@ void check_same_model(comm::World& world, const LanguageModel& model) {
       base::fail_input("{}: rank {} finds another model there than rank 0: every machine needs the same directory", model.path, rank);
 }
 
+// Refuses texts whose KV cache does not fit into this machine's memory on every rank.
+void check_cache_fits(const LanguageModel& model, const mesh::Mesh& mesh, int64_t texts, int64_t length) {
+  const model::DecoderShape& shape = model.shape;
+  const int64_t positions = std::min(length, shape.length), heads = std::max<int64_t>(1, shape.kv_heads / mesh.extent("tp"));
+  const int64_t need = texts * positions * 2 * heads * shape.head_dim * static_cast<int64_t>(sizeof(float)) *
+                       ((shape.layers + mesh.extent("pp") - 1) / mesh.extent("pp"));
+  const int64_t have = base::machine_bytes();
+  if (have > 0 && need > have)
+    base::fail_input(
+        "--flow exflow: the KV cache of {} texts of {} tokens takes {} on every rank, and this machine has {}. Use --flow ep, "
+        "or fewer texts.",
+        texts, positions, base::human_bytes(need), base::human_bytes(have));
+}
+
+// Refuses what the flow along ep cannot do. Reads no tensors.
+void check_flow(const GenerateArguments& a, const mesh::Mesh& mesh) {
+  const int ranks = mesh.extent("ep");
+  if (ranks == 1 && a.flow != "ep") base::fail_input("--flow {}: is for experts on several ranks; add --mesh ep=N", a.flow);
+  if (ranks == 1 && !a.placement.empty()) base::fail_input("--placement {}: is for experts on several ranks; add --mesh ep=N", a.placement);
+  if (ranks == 1) return;
+  const int64_t experts = snapshot::read_outline(a.folder).shape.experts.count;
+  if ((a.flow == "exflow" || !a.placement.empty()) && experts % ranks != 0)
+    base::fail_input(
+        "--mesh {}: {} experts do not divide over {} ranks, which exflow and placements need; use a divisor, or --flow ep alone", a.mesh,
+        experts, ranks);
+}
+
 // One rank of a sharded model. Rank 0 reads the prompts, samples and prints; the others follow.
 void generate_on_rank(const GenerateArguments& a, const mesh::Mesh& mesh, comm::World& world, const RankContext& context) {
   if (world.size() != mesh.size()) base::fail_input("--mesh {}: is {} ranks, and {} were started", a.mesh, mesh.size(), world.size());
   at::set_num_threads(context.threads);
-  LanguageModel model =
-      open_sharded_model(a.folder, world.log(), {.mesh = mesh, .rank = world.rank(), .ranks_here = context.ranks_here}, a.on);
+  LanguageModel model = open_sharded_model(
+      a.folder, world.log(), {.mesh = mesh, .rank = world.rank(), .ranks_here = context.ranks_here, .placement = a.placement}, a.on);
   check_same_model(world, model);
   std::vector<Prompt> prompts;
   model.prepare_for_length(length_from_rank_0(world, [&] {
     if (!a.stops.empty()) model.require_tokenizer("--stop");
     prompts = prompts_of(model, a);
-    return longest_of(prompts) + a.options.tokens;
+    const int64_t longest = longest_of(prompts) + a.options.tokens;
+    if (a.flow == "exflow") check_cache_fits(model, mesh, static_cast<int64_t>(prompts.size()) * a.samples, longest);
+    return longest;
   }));
-  parallel::ShardedGenerator sharded(
-      {.world = world, .model = *model.model, .plan = *model.plan, .weights = *model.weights, .buffers = model.buffers});
+  parallel::ShardedGenerator sharded({.world = world,
+                                      .model = *model.model,
+                                      .plan = *model.plan,
+                                      .weights = *model.weights,
+                                      .buffers = model.buffers,
+                                      .flow = base::parse_enum(parallel::kExpertFlowNames, "--flow", a.flow)});
   if (!sharded.drives()) return sharded.follow();
   write_texts(a, model, prompts, &context.stop,
               [&](std::span<const model::GenerateRequest> requests, const model::GenerateOptions& options, const model::OnToken& on_token) {
@@ -276,12 +311,13 @@ void generate_on_rank(const GenerateArguments& a, const mesh::Mesh& mesh, comm::
 int generate_sharded(const GenerateArguments& a, const mesh::Mesh& mesh, const std::vector<std::string>& command_line) {
   RankCommand command{.launch = a.launch,
                       .device = a.on.device,
-                      .fingerprint = fmt::format("generate --mesh {} --device {} --precision {} --transport {}", a.mesh, a.on.device,
-                                                 a.on.precision, a.launch.transport),
+                      .fingerprint = fmt::format("generate --mesh {} --flow {} --device {} --precision {} --transport {}", a.mesh, a.flow,
+                                                 a.on.device, a.on.precision, a.launch.transport),
                       .command_line = command_line,
                       .check =
                           [&] {
                             check_mesh(a.folder, mesh);
+                            check_flow(a, mesh);
                             if (!a.adapters.empty() || !a.prompts.empty())
                               base::fail_input("--adapter and --prompts are for one rank: leave --mesh out, or merge the adapter first");
                             if (!a.domain.empty())
@@ -303,7 +339,9 @@ int generate_command(const GenerateArguments& a, const std::vector<std::string>&
   check(sampling);
   for (const std::string& stop : a.stops)
     if (stop.empty()) base::fail_input("--stop: an empty text is everywhere; give one that is not");
-  if (const mesh::Mesh mesh = generation_mesh(a); mesh.size() > 1) return generate_sharded(a, mesh, command_line);
+  const mesh::Mesh mesh = generation_mesh(a);
+  if (mesh.size() > 1) return generate_sharded(a, mesh, command_line);
+  check_flow(a, mesh);
   base::Log log({.level = base::Level::warn, .terminal = std::make_shared<base::Terminal>(), .file = {}});
   at::set_num_threads(threads_among(1));
   LanguageModel model = open_language_model(a.folder, log, a.on, a.domain);

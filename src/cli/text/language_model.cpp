@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "cli/text/expert_placement.h"
 #include "data/tokenizer/open_tokenizer.h"
 #include "data/tokenizer/tokenizer_config.h"
 #include "evaluate/ensemble/ensemble_file.h"
@@ -57,7 +58,10 @@ bool has_tokenizer(const snapshot::Pretrained& opened) {
 
 // Copies this rank's shards out of the files.
 void load_shards(LanguageModel& into, const snapshot::Pretrained& opened, const MeshPlace& place) {
-  into.plan = parallel::generation_plan(place.mesh, *into.model);
+  parallel::ExpertTables tables;
+  if (!place.placement.empty())
+    tables = read_expert_tables(place.placement, placement_target(opened, *into.model, place.mesh.extent("ep")));
+  into.plan = parallel::generation_plan(place.mesh, *into.model, tables);
   const parallel::ModelShard shard = parallel::model_shard(*into.model, *into.plan, place.rank);
   into.weights = parallel::allocate_shards(*into.model, *into.plan, shard, at::kFloat);
   const mesh::NamedTensors local = into.weights->layout().views(into.weights->flat());

@@ -64,11 +64,12 @@ LanguageModel open_language_model(const std::string& folder, base::Log& log, con
 // anything but a store.
 bool has_new_deletions(const LanguageModel& model);
 
-// One rank's place on a mesh that shards a model along tp and pp.
+// One rank's place on a mesh that shards a model along tp, pp and ep.
 struct MeshPlace {
   mesh::Mesh mesh;
   int rank = 0;
-  int ranks_here = 1;  // on this machine
+  int ranks_here = 1;          // on this machine
+  std::string placement = {};  // of experts along ep: a file; empty: by their numbers
 };
 // Opens one rank's shards of a directory's model. An ensemble is refused.
 LanguageModel open_sharded_model(const std::string& folder, base::Log& log, const MeshPlace& place, const ComputeOptions& on);

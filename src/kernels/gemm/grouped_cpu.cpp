@@ -1,6 +1,6 @@
-// Grouped products on the CPU. The tiles of all groups are one list of tasks: a thread that is done takes the next tile, whichever group
-// it belongs to, and multiplies it with one serial call of the BLAS inside libtorch. So many small groups keep all threads busy, where one
-// product after the other would start and end a parallel region for each.
+// Grouped products: which kernel computes one, and those on the CPU. There the tiles of all groups are one list of tasks: a thread that is
+// done takes the next tile, whichever group it belongs to, and multiplies it with one serial call of the BLAS inside libtorch. So many small
+// groups keep all threads busy, where one product after the other would start and end a parallel region for each.
 #include <algorithm>
 #include <vector>
 
@@ -8,6 +8,7 @@
 #include "kernels/aten.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/sgemm.h"
+#include "kernels/gemm/grouped_cuda.h"
 #include "kernels/grouped_gemm.h"
 #include "kernels/low_precision.h"
 #include "kernels/matvec.h"
@@ -99,12 +100,14 @@ void multiply_tiles(const at::Tensor& y, const at::Tensor& x, const at::Tensor& 
 
 void grouped_linear(const at::Tensor& y, const at::Tensor& x, const at::Tensor& w, const RowGroups& groups) {
   check_grouped(y, x, w, groups);
+  if (x.is_cuda() && grouped_linear_on_cuda(y, x, w, groups)) return;
   if (!has_fast_form(y, x, w)) return reference::grouped_linear(y, x, w, groups);
   multiply_tiles(y, x, w, groups, /*forward=*/true);
 }
 
 void grouped_linear_backward_input(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& w, const RowGroups& groups) {
   check_grouped(dy, dx, w, groups);
+  if (dy.is_cuda() && grouped_linear_backward_input_on_cuda(dx, dy, w, groups)) return;
   if (!has_fast_form(dx, dy, w)) return reference::grouped_linear_backward_input(dx, dy, w, groups);
   multiply_tiles(dx, dy, w, groups, /*forward=*/false);
 }
@@ -112,6 +115,7 @@ void grouped_linear_backward_input(const at::Tensor& dx, const at::Tensor& dy, c
 void grouped_linear_backward_weight(const at::Tensor& dw, const at::Tensor& dy, const at::Tensor& x, const RowGroups& groups,
                                     bool accumulate) {
   check_grouped(dy, x, dw, groups);
+  if (x.is_cuda() && grouped_linear_backward_weight_on_cuda(dw, dy, x, groups, accumulate)) return;
   if (!has_fast_form(dy, x, dw)) return reference::grouped_linear_backward_weight(dw, dy, x, groups, accumulate);
   std::vector<GroupTile> tiles;
   for (const GroupRows& one : rows_of_groups(groups, x.size(0))) {

@@ -27,7 +27,7 @@
 namespace cairn::model {
 namespace {
 
-class MoeBlock final : public Block {
+class MoeBlock final : public Block, public RoutedBlock {
  public:
   MoeBlock(const DecoderShape& shape, BlockIo io, MoeParts parts)
       : experts_(shape.experts),
@@ -57,19 +57,12 @@ class MoeBlock final : public Block {
     const at::Tensor shared = shared_forward(in, keep, call);  // while rows travel
     sent.ready.wait();
     const kernels::RowGroups groups = route->local_groups();
-    const at::Tensor up = at::empty({sent.rows.size(0), 2 * experts_.width}, in.options());
-    kernels::grouped_linear(up, sent.rows, call.weights.get(parts_.gate_up), groups);
-    progress_messages(call);
-    const at::Tensor active = at::empty({up.size(0), experts_.width}, up.options());
-    kernels::swiglu(active, up);
-    const at::Tensor out = at::empty({up.size(0), in.size(1)}, up.options());
-    kernels::grouped_linear(out, active, call.weights.get(parts_.down), groups);
-    const ExpertRows returned = route->combine(out);
+    const Products products = multiply(sent.rows, groups, call);
+    const ExpertRows returned = route->combine(products.out);
     returned.ready.wait();
 
     const at::Tensor by_token = returned.rows.index_select(0, order.places.view({-1})).view({in.size(0), experts_.top_k, in.size(1)});
-    at::Tensor y = at::matmul(routing.weights.to(in.scalar_type()).unsqueeze(1), by_token).squeeze(1);
-    if (shared.defined()) y = y.add_(shared);
+    const at::Tensor y = weighted_sum(by_token, routing.weights, shared);
     apply_dropout(y, dropout_, call, io_.name);
     values.put(io_.writes, y.add_(rows(x)).view(x.sizes()));
     if (!keep) return;
@@ -78,7 +71,7 @@ class MoeBlock final : public Block {
     sequences.save(*keep);
     keep->put("weights", routing.weights), keep->put("slots", order.slots), keep->put("places", order.places);
     keep->put("counts", order.groups.counts()), keep->put("local_counts", groups.counts());
-    keep->put("rows", sent.rows), keep->put("up", up), keep->put("results", by_token);
+    keep->put("rows", sent.rows), keep->put("up", products.up), keep->put("results", by_token);
     route->save(*keep);
   }
 
@@ -150,7 +143,45 @@ class MoeBlock final : public Block {
     values.put(io_.writes, x + sum.view(x.sizes()));
   }
 
+  Choice choose(const at::Tensor& x, const Call& call) const override {
+    const at::Tensor in = norm(x, call);
+    const Routing routing = router_.route(in, bias(call), call);
+    observe(routing, call);
+    return {in, routing.ids, routing.weights};
+  }
+  at::Tensor norm(const at::Tensor& x, const Call& call) const override { return parts_.norm->forward(x, call).y; }
+  at::Tensor run_experts(const at::Tensor& normed, const kernels::RowGroups& groups, const Call& call) const override {
+    return multiply(normed, groups, call).out;
+  }
+  at::Tensor combine(const at::Tensor& x, const at::Tensor& normed, const at::Tensor& results, const at::Tensor& weights,
+                     const Call& call) const override {
+    return weighted_sum(results, weights, shared_forward(normed, nullptr, call)).add_(x);
+  }
+  const ExpertShape& experts() const override { return experts_; }
+  mesh::ParamId expert_weight() const override { return parts_.gate_up; }
+
  private:
+  struct Products {
+    at::Tensor up, out;
+  };
+  // Rows by local expert.
+  Products multiply(const at::Tensor& in, const kernels::RowGroups& groups, const Call& call) const {
+    const at::Tensor up = at::empty({in.size(0), 2 * experts_.width}, in.options());
+    kernels::grouped_linear(up, in, call.weights.get(parts_.gate_up), groups);
+    progress_messages(call);
+    const at::Tensor active = at::empty({up.size(0), experts_.width}, up.options());
+    kernels::swiglu(active, up);
+    const at::Tensor out = at::empty({up.size(0), in.size(1)}, up.options());
+    kernels::grouped_linear(out, active, call.weights.get(parts_.down), groups);
+    return {up, out};
+  }
+
+  // results [n, top_k, embed]; `shared` undefined: there is no shared expert.
+  at::Tensor weighted_sum(const at::Tensor& results, const at::Tensor& weights, const at::Tensor& shared) const {
+    const at::Tensor y = at::matmul(weights.to(results.scalar_type()).unsqueeze(1), results).squeeze(1);
+    return shared.defined() ? y.add_(shared) : y;
+  }
+
   at::Tensor bias(const Call& call) const { return parts_.bias ? call.weights.get(*parts_.bias) : at::Tensor(); }
   const ExpertExchange& exchange(const Call& call) const { return call.options.experts ? *call.options.experts : local_experts(); }
   ExpertRequest request(kernels::RowGroups groups) const {
@@ -257,6 +288,8 @@ class MoeBlock final : public Block {
 };
 
 }  // namespace
+
+const RoutedBlock* routed_block(const Block& block) { return dynamic_cast<const MoeBlock*>(&block); }
 
 std::unique_ptr<Block> make_moe_block(const DecoderShape& shape, BlockIo io, MoeParts parts) {
   return std::make_unique<MoeBlock>(shape, std::move(io), std::move(parts));

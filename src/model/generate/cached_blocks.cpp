@@ -20,6 +20,14 @@ void keep_last_position(Values& values, const std::string& name) {
 }
 
 void CachedBlocks::run(Values& values, int64_t begin, int64_t first_row, int64_t batch) {
+  run_range(parts_.first, parts_.last, values, begin, first_row, batch);
+}
+
+void CachedBlocks::run_one(size_t block, Values& values, int64_t begin, int64_t first_row, int64_t batch) {
+  run_range(block, block + 1, values, begin, first_row, batch);
+}
+
+void CachedBlocks::run_range(size_t first, size_t last, Values& values, int64_t begin, int64_t first_row, int64_t batch) {
   KvCache part{.capacity = cache_.capacity, .places = cache_.places};
   for (const auto& [name, tensor] : cache_.tensors) part.tensors[name] = tensor.narrow(0, first_row, batch);
   for (const auto& [name, tensor] : cache_.states) part.states[name] = tensor.narrow(0, first_row, batch);
@@ -31,11 +39,11 @@ void CachedBlocks::run(Values& values, int64_t begin, int64_t first_row, int64_t
                   .slice = {begin},
                   .cache = &part};
   const auto& blocks = parts_.model.blocks();
-  for (size_t i = parts_.first; i < parts_.last; ++i) {
+  for (size_t i = first; i < last; ++i) {
     if (i + 1 == blocks.size()) keep_last_position(values, blocks[i]->card().reads.front());
     blocks[i]->forward(values, nullptr, call);
   }
-  if (cache_.tensors.empty() && cache_.states.empty()) allocate(part, first_row);
+  if (part.tensors.size() > cache_.tensors.size() || part.states.size() > cache_.states.size()) allocate(part, first_row);
 }
 
 void CachedBlocks::copy(int64_t from, int64_t to, int64_t positions) {
@@ -70,8 +78,10 @@ void CachedBlocks::allocate(const KvCache& one, int64_t row) {
     return all;
   };
   cache_.places = one.places;
-  for (const auto& [name, tensor] : one.tensors) cache_.tensors[name] = for_all(tensor);
-  for (const auto& [name, tensor] : one.states) cache_.states[name] = for_all(tensor);
+  for (const auto& [name, tensor] : one.tensors)
+    if (!cache_.tensors.contains(name)) cache_.tensors[name] = for_all(tensor);
+  for (const auto& [name, tensor] : one.states)
+    if (!cache_.states.contains(name)) cache_.states[name] = for_all(tensor);
 }
 
 }  // namespace cairn::model

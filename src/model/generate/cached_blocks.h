@@ -28,6 +28,9 @@ class CachedBlocks {
   // Runs the blocks for `batch` adjacent rows of the cache, from position `begin` on. `values` holds what they read and receives what they
   // write. The model's last block computes logits for the last position only. The first call is for one row.
   void run(Values& values, int64_t begin, int64_t first_row, int64_t batch);
+  // One of the blocks, by its place in the model; otherwise as run(). A block's part of the cache is made by its first call, which is for
+  // one row.
+  void run_one(size_t block, Values& values, int64_t begin, int64_t first_row, int64_t batch);
   // Copies the first positions of a row to another row.
   void copy(int64_t from, int64_t to, int64_t positions);
   // Makes room for positions before `end`. The cache doubles, up to length_max.
@@ -36,8 +39,9 @@ class CachedBlocks {
   KvCache& cache() { return cache_; }
 
  private:
-  // Allocates the cache after the first call, whose blocks have determined the shapes.
+  // Allocates what the cache does not have yet, after a block's first call, which has determined the shapes.
   void allocate(const KvCache& one, int64_t row);
+  void run_range(size_t first, size_t last, Values& values, int64_t begin, int64_t first_row, int64_t batch);
 
   Parts parts_;
   KvCache cache_;

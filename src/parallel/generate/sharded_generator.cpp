@@ -4,8 +4,8 @@
 //   followers follow():   receive the command, the values of earlier stages; run their blocks; send values on, or logits to the driver
 //
 // A step is one command (begin, prefill, copy, decode, close). Along pp its rows go through the stages in groups, so that one stage works
-// on a group while the next works on the group before. Along tp the blocks themselves communicate. The ranks of the last stage send the
-// driver their parts of the vocabulary.
+// on a group while the next works on the group before. Along tp the blocks themselves communicate; along ep the rows of a group are on
+// several ranks (expert_stage.h). The ranks of the last stage send the driver their parts of the vocabulary, along ep those of their rows.
 #include "parallel/generate/sharded_generator.h"
 
 #include <algorithm>
@@ -20,10 +20,12 @@
 #include "comm/group.h"
 #include "comm/world.h"
 #include "kernels/aten.h"
+#include "model/experts/moe_block.h"
 #include "model/generate/cached_blocks.h"
 #include "model/generate/decode_runner.h"
 #include "model/model.h"
 #include "parallel/generate/tensor_messages.h"
+#include "parallel/layout/expert_split.h"
 #include "parallel/layout/make_plan.h"
 #include "parallel/layout/model_shard.h"
 #include "parallel/pipeline/stage_edges.h"
@@ -47,13 +49,40 @@ at::Tensor to_tensor(const std::vector<int64_t>& numbers) {
   return tensor;
 }
 
+std::vector<int64_t> to_numbers(const at::Tensor& tensor) {
+  return {tensor.const_data_ptr<int64_t>(), tensor.const_data_ptr<int64_t>() + tensor.numel()};
+}
+
+// Puts the experts of each layer where its table says. Throws bad_input for tables that do not fit the model.
+void place_experts(Plan& plan, const model::Model& model, const ExpertTables& tables) {
+  if (tables.empty()) return;
+  size_t layer = 0;
+  for (const auto& block : model.blocks()) {
+    if (!model::routed_block(*block)) continue;
+    if (layer == tables.size()) base::fail_input("a placement of experts for {} layers: the model has more", tables.size());
+    for (const model::BlockOp& operation : block->card().operations)
+      for (const mesh::ParamId id : operation.parameters) {
+        const model::Parameter& parameter = model.parameters()[static_cast<size_t>(id.first)];
+        const int64_t dim = expert_dim(parameter);
+        if (dim < 0) continue;
+        mesh::Ragged table = tables[layer];
+        table.dim = dim;
+        mesh::check(table, plan.mesh.extent("ep"), parameter.shape[static_cast<size_t>(dim)]);
+        for (mesh::Placement::OnAxis& on : plan.placements.at(parameter.name).axes)
+          if (on.axis == "ep") on.how = table;
+      }
+    ++layer;
+  }
+  if (layer != tables.size()) base::fail_input("a placement of experts for {} layers: the model has {}", tables.size(), layer);
+}
+
 }  // namespace
 
 class ShardedGenerator::Runner final : public model::DecodeRunner {
  public:
   explicit Runner(const ShardedModel& of)
       : of_(of),
-        replica_(of.world.group(of.plan.mesh.peers_along(of.world.rank(), {"pp", "tp"}), "generate")),
+        replica_(of.world.group(of.plan.mesh.peers_along(of.world.rank(), {"pp", "tp", "ep"}), "generate")),
         commands_(of.world.group(replica_.ranks(), "generate commands")) {
     const mesh::Mesh& mesh = of.plan.mesh;
     const int rank = of.world.rank();
@@ -68,8 +97,13 @@ class ShardedGenerator::Runner final : public model::DecodeRunner {
       if (edge.from == stage_) writes_.push_back(edge);
     }
     const int last = of.plan.rank_of_stage.empty() ? 0 : of.plan.rank_of_stage.back();
-    for (size_t i = 0; i < replica_.ranks().size(); ++i)
-      if (mesh.coordinate(replica_.ranks()[i], "pp") == last) with_logits_.push_back(static_cast<int>(i));
+    along_ep_ = places_experts(of.plan);
+    with_logits_.resize(along_ep_ ? static_cast<size_t>(mesh.extent("ep")) : 1);
+    for (size_t i = 0; i < replica_.ranks().size(); ++i) {
+      const int peer = replica_.ranks()[i];
+      if (mesh.coordinate(peer, "pp") == last)
+        with_logits_[along_ep_ ? static_cast<size_t>(mesh.coordinate(peer, "ep")) : 0].push_back(static_cast<int>(i));
+    }
     device_ = of.weights.get({0}).device();
   }
 
@@ -105,6 +139,8 @@ class ShardedGenerator::Runner final : public model::DecodeRunner {
     messages_.flush();
   }
 
+  ExpertTraffic expert_traffic() const { return experts_ ? experts_->traffic() : traffic_; }
+
  private:
   at::Tensor drive(const Command& command) {
     const at::NoGradGuard no_grad;
@@ -139,6 +175,11 @@ class ShardedGenerator::Runner final : public model::DecodeRunner {
     switch (command.act) {
       case Act::begin: {
         const BlockRange range = blocks_of_stage(of_.plan, stage_, of_.model.blocks().size());
+        together_ = n.at(2) != 0;
+        if (along_ep_) {
+          begin_experts(range, n.at(0), n.at(1));
+          return {};
+        }
         blocks_.emplace(model::CachedBlocks::Parts{.model = of_.model,
                                                    .weights = of_.weights,
                                                    .buffers = of_.buffers,
@@ -147,24 +188,96 @@ class ShardedGenerator::Runner final : public model::DecodeRunner {
                                                    .last = range.last,
                                                    .rows = n.at(0),
                                                    .length_max = n.at(1)});
-        together_ = n.at(2) != 0;
         return {};
       }
       case Act::prefill: {
+        if (along_ep_) return prefill_experts(n);
         const at::Tensor tokens = to_tensor({n.begin() + 1, n.end()}).view({1, -1});
         blocks_->grow(tokens.size(1));
         return gather_logits({run(tokens, 0, n.at(0))});
       }
       case Act::copy:
-        blocks_->copy(n.at(0), n.at(1), n.at(2));
+        along_ep_ ? experts_->copy(n.at(0), n.at(1), n.at(2)) : blocks_->copy(n.at(0), n.at(1), n.at(2));
         return {};
       case Act::decode:
         return decode_rows(n);
       case Act::close:
+        if (experts_) {
+          experts_->finish();
+          traffic_ = experts_->traffic();
+        }
+        experts_.reset();
         blocks_.reset();
         return {};
     }
     CAIRN_CHECK(false, "generate command {}", static_cast<int64_t>(command.act));
+  }
+
+  void begin_experts(const BlockRange& range, int64_t rows, int64_t length_max) {
+    const std::vector<int> ranks = of_.plan.mesh.peers(of_.world.rank(), "ep");
+    if (experts_) experts_->finish();
+    experts_.emplace(ExpertStage::Parts{.model = of_.model,
+                                        .weights = of_.weights,
+                                        .buffers = of_.buffers,
+                                        .axes = axes_,
+                                        .first = range.first,
+                                        .last = range.last,
+                                        .rows = rows,
+                                        .length_max = length_max,
+                                        .together = together_,
+                                        .flow = of_.flow,
+                                        .tokens = of_.world.group(ranks, "generate tokens"),
+                                        .cache = of_.world.group(ranks, "generate cache")});
+  }
+
+  at::Tensor prefill_experts(const std::vector<int64_t>& numbers) {
+    std::vector<model::DecodeRow> rows;
+    for (size_t i = 1; i < numbers.size(); ++i) rows.push_back({static_cast<int32_t>(numbers[i]), static_cast<int64_t>(i) - 1, numbers[0]});
+    return gather_rows({run_experts(rows, true)}, 1);
+  }
+
+  // This stage's blocks on the rows that are on this rank; sends them on. Returns the logits of those that end here.
+  ExpertStage::Rows run_experts(const std::vector<model::DecodeRow>& rows, bool prompt) {
+    ExpertStage::Rows here;
+    for (const StageEdge& edge : reads_) {
+      here.numbers = to_numbers(TensorMessages::receive(*stages_, rank_of(edge.from), edge.value, at::kCPU));
+      here.values = TensorMessages::receive(*stages_, rank_of(edge.from), edge.value, device_);
+    }
+    here = experts_->run(rows, prompt, std::move(here));
+    for (const StageEdge& edge : writes_) {
+      messages_.send(*stages_, to_tensor(here.numbers), rank_of(edge.to), edge.value);
+      messages_.send(*stages_, here.values, rank_of(edge.to), edge.value);
+    }
+    if (!writes_.empty()) return {};
+    here.values = here.values.to(at::kCPU);
+    if (!drives()) {
+      messages_.send(replica_, to_tensor(here.numbers), kDriver, "rows of logits");
+      messages_.send(replica_, here.values, kDriver, "logits");
+    }
+    return here;
+  }
+
+  // On the driver: the logits [rows, vocab] of all groups, from the ranks of the last stage.
+  at::Tensor gather_rows(const std::vector<ExpertStage::Rows>& own, int64_t count) {
+    if (!drives()) return {};
+    at::Tensor logits;
+    for (const ExpertStage::Rows& here : own)
+      for (const std::vector<int>& ranks : with_logits_) {
+        std::vector<at::Tensor> parts;
+        std::vector<int64_t> numbers;
+        for (const int rank : ranks) {
+          numbers = rank == kDriver ? here.numbers : to_numbers(TensorMessages::receive(replica_, rank, "rows of logits", at::kCPU));
+          const at::Tensor part = rank == kDriver ? here.values : TensorMessages::receive(replica_, rank, "logits", at::kCPU);
+          if (!numbers.empty()) parts.push_back(part.to(at::kFloat));
+        }
+        if (parts.empty()) continue;
+        const bool whole = parts.front().size(1) == of_.model.parameters().front().shape.front();  // the same on all ranks along tp
+        const at::Tensor rows = whole || parts.size() == 1 ? parts.front() : at::cat(parts, 1);
+        if (!logits.defined()) logits = at::empty({count, rows.size(1)}, rows.options());
+        if (count == 1) numbers.assign(1, 0);  // of a prompt, its last token
+        logits.index_copy_(0, to_tensor(numbers), rows);
+      }
+    return logits;
   }
 
   at::Tensor decode_rows(const std::vector<int64_t>& numbers) {
@@ -174,6 +287,7 @@ class ShardedGenerator::Runner final : public model::DecodeRunner {
       rows.push_back({static_cast<int32_t>(numbers[i]), numbers[i + 1], numbers[i + 2]});
       end = std::max(end, numbers[i + 1] + 1);
     }
+    if (along_ep_) return gather_rows({run_experts(rows, false)}, static_cast<int64_t>(rows.size()));
     blocks_->grow(end);
     const size_t stages = stages_ ? static_cast<size_t>(stages_->size()) : 1;
     std::vector<at::Tensor> logits;
@@ -201,7 +315,7 @@ class ShardedGenerator::Runner final : public model::DecodeRunner {
     const at::Tensor here = logits.tensor.flatten(0, 1).to(at::kCPU);
     // Logits that are not sharded come from the first rank along tp.
     const bool sharded = !std::holds_alternative<mesh::Replicate>(logits.placement.on("tp"));
-    const at::Tensor part = sharded || replica_.rank() == with_logits_.front() ? here : here.narrow(1, 0, 0);
+    const at::Tensor part = sharded || replica_.rank() == with_logits_.front().front() ? here : here.narrow(1, 0, 0);
     if (!drives()) messages_.send(replica_, part, kDriver, "logits");
     return part;
   }
@@ -212,7 +326,7 @@ class ShardedGenerator::Runner final : public model::DecodeRunner {
     std::vector<at::Tensor> rows;
     for (const at::Tensor& here : own) {
       std::vector<at::Tensor> parts;
-      for (const int rank : with_logits_)
+      for (const int rank : with_logits_.front())
         parts.push_back((rank == kDriver ? here : TensorMessages::receive(replica_, rank, "logits", at::kCPU)).to(at::kFloat));
       rows.push_back(parts.size() == 1 ? parts[0] : at::cat(parts, 1));
     }
@@ -228,10 +342,14 @@ class ShardedGenerator::Runner final : public model::DecodeRunner {
   mesh::Axes axes_;
   int stage_ = 0;
   std::vector<StageEdge> reads_, writes_;  // of this rank's stage
-  std::vector<int> with_logits_;           // ranks of the replica that have the last block, in the order of the vocabulary
+  // Ranks of the replica that have the last block, in the order of the vocabulary; along ep, those of each coordinate.
+  std::vector<std::vector<int>> with_logits_;
+  bool along_ep_ = false;
   at::Device device_ = at::kCPU;
   TensorMessages messages_;
-  std::optional<model::CachedBlocks> blocks_;
+  std::optional<model::CachedBlocks> blocks_;  // one of the two, while a generate() runs
+  std::optional<ExpertStage> experts_;
+  ExpertTraffic traffic_;  // of the last one
   bool together_ = false;
 };
 
@@ -240,6 +358,7 @@ ShardedGenerator::~ShardedGenerator() = default;
 bool ShardedGenerator::drives() const { return runner_->drives(); }
 void ShardedGenerator::close() { runner_->close(); }
 void ShardedGenerator::follow() { runner_->follow(); }
+ExpertTraffic ShardedGenerator::expert_traffic() const { return runner_->expert_traffic(); }
 
 std::vector<model::GeneratedText> ShardedGenerator::generate(std::span<const model::GenerateRequest> requests,
                                                              const model::GenerateOptions& options, const model::OnToken& on_token) {
@@ -254,25 +373,29 @@ std::unique_ptr<model::FlatWeights> allocate_shards(const model::Model& model, c
   return std::make_unique<model::FlatWeights>(shard.layout, at::empty({shard.layout.elements}, options), std::move(placements));
 }
 
-Plan generation_plan(const mesh::Mesh& mesh, const model::Model& model) {
+Plan generation_plan(const mesh::Mesh& mesh, const model::Model& model, const ExpertTables& experts) {
   LayoutOptions options;
   for (const mesh::Axis& axis : mesh.axes) {
     if (axis.name == "tp")
       options.mesh.tp = axis.size;
     else if (axis.name == "pp")
       options.mesh.pp = axis.size;
+    else if (axis.name == "ep")
+      options.mesh.ep = axis.size;
     else if (axis.size > 1)
-      base::fail_input("--mesh {}: generation shards a model along tp and pp, not along {}; leave {} out", mesh::to_string(mesh), axis.name,
-                       axis.name);
+      base::fail_input("--mesh {}: generation shards a model along tp, pp and ep, not along {}; leave {} out", mesh::to_string(mesh),
+                       axis.name, axis.name);
   }
   const auto blocks = static_cast<int64_t>(model.blocks().size());
   if (options.mesh.pp > blocks)
     base::fail_input("--mesh {}: {} stages, and the model has {} blocks; use at most pp={}", mesh::to_string(mesh), options.mesh.pp, blocks,
                      blocks);
-  Plan plan = make_plan(options, static_cast<int>(options.mesh.tp * options.mesh.pp));
+  Plan plan = make_plan(options, static_cast<int>(options.mesh.tp * options.mesh.pp * options.mesh.ep));
   plan.micro_batches = options.mesh.pp;  // for the schedule, of which generation uses the stages alone
   try {
     fit_to_model(plan, model, {}, /*length=*/1);
+    if (options.mesh.ep > 1 && !places_experts(plan)) base::fail_input("experts lie along ep, and the model has none; use tp or pp");
+    place_experts(plan, model, experts);
   } catch (Error& error) {
     throw error.with(fmt::format("--mesh {}", mesh::to_string(mesh)));
   }

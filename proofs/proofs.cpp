@@ -57,6 +57,7 @@ void prove_streambp(const ProofOptions&, Findings&, base::Log&);
 void prove_streambp_on_gpu(const ProofOptions&, Findings&, base::Log&);
 void prove_bytescale(const ProofOptions&, Findings&, base::Log&);
 void prove_flexsp(const ProofOptions&, Findings&, base::Log&);
+void prove_zero_infinity(const ProofOptions&, Findings&, base::Log&);
 void prove_universal_checkpointing(const ProofOptions&, Findings&, base::Log&);
 void prove_zeco(const ProofOptions&, Findings&, base::Log&);
 void prove_zeco_on_gpu(const ProofOptions&, Findings&, base::Log&);
@@ -163,6 +164,9 @@ const std::vector<Proof>& proofs() {
       {"bytescale", "Long and short sequences on one pool of ranks: each uses as many as it needs, and all end together.", prove_bytescale},
       {"flexsp", "Groups of ranks of different sizes, chosen for each micro-batch: long and short sequences at their best degree.",
        prove_flexsp},
+      {"zero-infinity",
+       "Parameters, gradients and optimizer state on device, host or disk: models larger than memory, at nearly its speed.",
+       prove_zero_infinity},
       {"rs2", "A new random slice of the data in each round: most of the accuracy in a tenth of the steps.", prove_rs2, prove_rs2_on_gpu},
       {"seta", "Samples left out by their losses, the easy and the hard in turn: half of the passes, the same accuracy.", prove_seta,
        prove_seta_on_gpu}};

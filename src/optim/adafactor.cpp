@@ -38,19 +38,21 @@ at::Tensor root_mean_square(const at::Tensor& x) { return x.square().mean().sqrt
 
 class Adafactor final : public Optimizer {
  public:
-  Adafactor(const OptimOptions& options, std::vector<ParameterPiece> pieces) : options_(options), pieces_(std::move(pieces)) {
+  Adafactor(const OptimOptions& options, std::vector<ParameterPiece> pieces, StateMemory* memory)
+      : options_(options), pieces_(std::move(pieces)) {
     for (const ParameterPiece& piece : pieces_) {
       const at::Tensor& p = piece.parameter;
       const auto like = p.options().dtype(at::kFloat);
       const at::IntArrayRef shape = piece.split ? at::IntArrayRef(piece.split->shape) : p.sizes();
       State state;
+      const auto zeros = [&](at::IntArrayRef sizes) { return state_zeros(memory, piece.group, sizes, like); };
       if (p.dim() == 2) {
-        state.rows = at::zeros({shape[0], 1}, like);
-        state.columns = at::zeros({1, shape[1]}, like);
+        state.rows = zeros({shape[0], 1});
+        state.columns = zeros({1, shape[1]});
       } else {
-        state.square = at::zeros(p.sizes(), like);
+        state.square = zeros(p.sizes());
       }
-      if (options_.adafactor_beta1 > 0) state.mean = at::zeros(p.sizes(), like);
+      if (options_.adafactor_beta1 > 0) state.mean = zeros(p.sizes());
       states_.push_back(std::move(state));
     }
   }
@@ -195,8 +197,8 @@ class Adafactor final : public Optimizer {
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_adafactor(const OptimOptions& options, std::vector<ParameterPiece> pieces) {
-  return std::make_unique<Adafactor>(options, std::move(pieces));
+std::unique_ptr<Optimizer> make_adafactor(const OptimOptions& options, std::vector<ParameterPiece> pieces, StateMemory* memory) {
+  return std::make_unique<Adafactor>(options, std::move(pieces), memory);
 }
 
 }  // namespace cairn::optim

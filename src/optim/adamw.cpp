@@ -5,7 +5,7 @@
 //   p <- (1 - lr weight_decay) p                        decay is decoupled from the gradient
 //   p <- p - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
 //
-// The arithmetic is in kernels/adamw.h. Both moments of all pieces lie in one buffer each, so that one kernel updates many pieces.
+// The arithmetic is in kernels/adamw.h. Both moments of a group of pieces lie in one buffer, so that one kernel updates many pieces.
 #include "optim/adamw.h"
 
 #include <utility>
@@ -19,16 +19,19 @@ namespace {
 
 class Adamw final : public Optimizer {
  public:
-  Adamw(const OptimOptions& options, std::vector<ParameterPiece> pieces) : options_(options), pieces_(std::move(pieces)) {
-    int64_t elements = 0;
-    for (const ParameterPiece& piece : pieces_) elements += piece.parameter.numel();
-    if (pieces_.empty()) return;
-    const auto like = pieces_[0].parameter.options().dtype(options_.moments == StateDtype::bf16 ? at::kBFloat16 : at::kFloat);
-    mean_ = at::zeros({elements}, like);
-    square_ = at::zeros({elements}, like);
-    for (const ParameterPiece& piece : pieces_) {
-      offsets_.push_back(offset_next_);
-      offset_next_ += piece.parameter.numel();
+  Adamw(const OptimOptions& options, std::vector<ParameterPiece> pieces, StateMemory* memory)
+      : options_(options), pieces_(std::move(pieces)) {
+    for (size_t first = 0; first < pieces_.size();) {
+      size_t end = first;
+      int64_t elements = 0;
+      for (; end < pieces_.size() && pieces_[end].group == pieces_[first].group; ++end) elements += pieces_[end].parameter.numel();
+      const auto like = pieces_[first].parameter.options().dtype(options_.moments == StateDtype::bf16 ? at::kBFloat16 : at::kFloat);
+      const at::Tensor moments = state_zeros(memory, pieces_[first].group, {2 * elements}, like);
+      for (int64_t at = 0; first < end; at += pieces_[first++].parameter.numel()) {
+        const int64_t n = pieces_[first].parameter.numel();
+        mean_.push_back(moments.narrow(0, at, n));
+        square_.push_back(moments.narrow(0, elements + at, n));
+      }
     }
   }
 
@@ -46,11 +49,8 @@ class Adamw final : public Optimizer {
     mesh::NamedTensors result;
     for (size_t i = 0; i < pieces_.size(); ++i) {
       const ParameterPiece& piece = pieces_[i];
-      const auto part = [&](const at::Tensor& flat) {
-        return flat.narrow(0, offsets_[i], piece.parameter.numel()).view(piece.parameter.sizes());
-      };
-      result.push_back({"exp_avg." + piece.name, part(mean_)});
-      result.push_back({"exp_avg_sq." + piece.name, part(square_)});
+      result.push_back({"exp_avg." + piece.name, mean_[i].view(piece.parameter.sizes())});
+      result.push_back({"exp_avg_sq." + piece.name, square_[i].view(piece.parameter.sizes())});
     }
     return result;
   }
@@ -73,8 +73,8 @@ class Adamw final : public Optimizer {
       const ParameterPiece& piece = pieces_[i];
       const int64_t n = piece.parameter.numel();
       flat_.push_back({.p = piece.parameter.view({n}),
-                       .m = mean_.narrow(0, offsets_[i], n),
-                       .v = square_.narrow(0, offsets_[i], n),
+                       .m = mean_[i],
+                       .v = square_[i],
                        .g = piece.gradient.view({n}),
                        .weight_decay = piece.decays ? options_.weight_decay : 0,
                        .first_index = piece.first_index});
@@ -90,17 +90,15 @@ class Adamw final : public Optimizer {
 
   const OptimOptions options_;
   std::vector<ParameterPiece> pieces_;
-  std::vector<int64_t> offsets_;
-  int64_t offset_next_ = 0;
-  at::Tensor mean_, square_;
+  std::vector<at::Tensor> mean_, square_;  // by piece, flat
   std::vector<kernels::AdamwPiece> flat_;  // made at the first update
   std::vector<base::Random> rounding_;     // flat_ points to these
 };
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_adamw(const OptimOptions& options, std::vector<ParameterPiece> pieces) {
-  return std::make_unique<Adamw>(options, std::move(pieces));
+std::unique_ptr<Optimizer> make_adamw(const OptimOptions& options, std::vector<ParameterPiece> pieces, StateMemory* memory) {
+  return std::make_unique<Adamw>(options, std::move(pieces), memory);
 }
 
 }  // namespace cairn::optim

@@ -7,6 +7,6 @@
 namespace cairn::optim {
 
 // Adam with decoupled weight decay; two moments per element. Muon uses it for everything but hidden matrices.
-std::unique_ptr<Optimizer> make_adamw(const OptimOptions& options, std::vector<ParameterPiece> pieces);
+std::unique_ptr<Optimizer> make_adamw(const OptimOptions& options, std::vector<ParameterPiece> pieces, StateMemory* memory = nullptr);
 
 }  // namespace cairn::optim

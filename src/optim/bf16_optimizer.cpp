@@ -13,7 +13,7 @@ namespace {
 
 class Bf16Optimizer final : public Optimizer {
  public:
-  Bf16Optimizer(const OptimOptions& options, std::vector<ParameterPiece> pieces, const base::Random& random)
+  Bf16Optimizer(const OptimOptions& options, std::vector<ParameterPiece> pieces, const base::Random& random, StateMemory* memory)
       : nearest_(options.rounding == Rounding::nearest),
         direct_(optimizer_needs(options.kind).updates_bf16),
         random_(random.for_purpose("rounding")) {
@@ -30,7 +30,7 @@ class Bf16Optimizer final : public Optimizer {
       kept_.push_back({piece});
       piece.parameter = kept_.back().wide = buffer.narrow(0, 0, piece.parameter.numel()).view(piece.parameter.sizes());
     }
-    inner_ = make_optimizer(options, std::move(pieces));
+    inner_ = make_optimizer(options, std::move(pieces), memory);
   }
 
   mesh::NamedTensors state() override { return inner_->state(); }
@@ -71,8 +71,8 @@ class Bf16Optimizer final : public Optimizer {
 }  // namespace
 
 std::unique_ptr<Optimizer> make_bf16_optimizer(const OptimOptions& options, std::vector<ParameterPiece> pieces,
-                                               const base::Random& random) {
-  return std::make_unique<Bf16Optimizer>(options, std::move(pieces), random);
+                                               const base::Random& random, StateMemory* memory) {
+  return std::make_unique<Bf16Optimizer>(options, std::move(pieces), random, memory);
 }
 
 }  // namespace cairn::optim

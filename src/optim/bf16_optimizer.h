@@ -16,6 +16,7 @@ namespace cairn::optim {
 // smaller than the spacing of bf16 is lost or doubled at random, and right on average. `random`, the parameter's name, the element's index
 // in it and the number of the update decide the direction, so it is the same on every rank, with ZeRO and after a resume; tensor-parallel
 // shards that are no range of the parameter's elements have numbers of their own. optim.rounding = "nearest" rounds to nearest instead.
-std::unique_ptr<Optimizer> make_bf16_optimizer(const OptimOptions& options, std::vector<ParameterPiece> pieces, const base::Random& random);
+std::unique_ptr<Optimizer> make_bf16_optimizer(const OptimOptions& options, std::vector<ParameterPiece> pieces, const base::Random& random,
+                                               StateMemory* memory = nullptr);
 
 }  // namespace cairn::optim

@@ -39,7 +39,7 @@ constexpr int64_t kBatchedElements = int64_t{1} << 24;
 
 class Muon final : public Optimizer {
  public:
-  Muon(const OptimOptions& options, std::vector<ParameterPiece> pieces) : options_(options) {
+  Muon(const OptimOptions& options, std::vector<ParameterPiece> pieces, StateMemory* memory) : options_(options) {
     std::vector<ParameterPiece> rest;
     for (ParameterPiece& piece : pieces) {
       if (piece.hidden && piece.parameter.dim() == 2) {
@@ -55,10 +55,11 @@ class Muon final : public Optimizer {
     }
     for (Group& group : groups_) {
       const ParameterPiece& like = matrices_[group.members[0]];
-      group.momenta = at::zeros({static_cast<int64_t>(group.members.size()), like.parameter.size(0), like.parameter.size(1)},
-                                like.parameter.options().dtype(at::kFloat));
+      group.momenta =
+          state_zeros(memory, like.group, {static_cast<int64_t>(group.members.size()), like.parameter.size(0), like.parameter.size(1)},
+                      like.parameter.options().dtype(at::kFloat));
     }
-    rest_ = make_adamw(options, std::move(rest));
+    rest_ = make_adamw(options, std::move(rest), memory);
   }
 
   void update(int64_t index, const UpdateFacts& facts) override {
@@ -112,7 +113,7 @@ class Muon final : public Optimizer {
     const auto has_room = [&](const Group& group) {
       const ParameterPiece& like = matrices_[group.members[0]];
       return piece.parameter.is_cuda() && !piece.split && !like.split && like.parameter.sizes() == piece.parameter.sizes() &&
-             like.fan_in_fan_out == piece.fan_in_fan_out &&
+             like.fan_in_fan_out == piece.fan_in_fan_out && like.group == piece.group &&
              static_cast<int64_t>(group.members.size() + 1) * piece.parameter.numel() <= kBatchedElements;
     };
     size_t group = 0;
@@ -240,8 +241,8 @@ class Muon final : public Optimizer {
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_muon(const OptimOptions& options, std::vector<ParameterPiece> pieces) {
-  return std::make_unique<Muon>(options, std::move(pieces));
+std::unique_ptr<Optimizer> make_muon(const OptimOptions& options, std::vector<ParameterPiece> pieces, StateMemory* memory) {
+  return std::make_unique<Muon>(options, std::move(pieces), memory);
 }
 
 }  // namespace cairn::optim

@@ -10,6 +10,7 @@
 
 #include "base/random.h"
 #include "mesh/named_tensor.h"
+#include "optim/state_memory.h"
 #include "optim/tensor_shard.h"
 
 namespace cairn::optim {
@@ -30,6 +31,7 @@ struct ParameterPiece {
   // `shard` where its elements do not follow each other in the parameter (0: they do).
   int64_t first_index = 0;
   int64_t shard = 0;
+  int64_t group = 0;  // neighbours of one group are updated together, and their state lies together (state_memory.h)
   // Who holds the rest of it, for rules whose granularity is matrices. Null: it is all of the parameter.
   std::shared_ptr<const TensorShard> split = nullptr;
 };
@@ -77,8 +79,9 @@ void round_into(const ParameterPiece& piece, const at::Tensor& wide, const Updat
 // The effective gradient as a new fp32 tensor. Does not wait for the device.
 at::Tensor scaled_gradient(const at::Tensor& gradient, const UpdateFacts& facts);
 
-// The rule called options.kind. Refuses an unknown name and suggests the nearest. The list is in optimizers.cpp.
-std::unique_ptr<Optimizer> make_optimizer(const OptimOptions& options, std::vector<ParameterPiece> pieces);
+// The rule called options.kind. Refuses an unknown name and suggests the nearest. The list is in optimizers.cpp. `memory` gives the memory
+// of its state; null: plain tensors.
+std::unique_ptr<Optimizer> make_optimizer(const OptimOptions& options, std::vector<ParameterPiece> pieces, StateMemory* memory = nullptr);
 
 // The names that make_optimizer knows.
 std::vector<std::string> optimizer_names();

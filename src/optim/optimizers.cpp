@@ -16,17 +16,17 @@
 namespace cairn::optim {
 
 // Each is defined in the source that has its name.
-std::unique_ptr<Optimizer> make_sgd(const OptimOptions& options, std::vector<ParameterPiece> pieces);
-std::unique_ptr<Optimizer> make_muon(const OptimOptions& options, std::vector<ParameterPiece> pieces);
-std::unique_ptr<Optimizer> make_riemannian_adam(const OptimOptions& options, std::vector<ParameterPiece> pieces);
-std::unique_ptr<Optimizer> make_adafactor(const OptimOptions& options, std::vector<ParameterPiece> pieces);
+std::unique_ptr<Optimizer> make_sgd(const OptimOptions& options, std::vector<ParameterPiece> pieces, StateMemory* memory);
+std::unique_ptr<Optimizer> make_muon(const OptimOptions& options, std::vector<ParameterPiece> pieces, StateMemory* memory);
+std::unique_ptr<Optimizer> make_riemannian_adam(const OptimOptions& options, std::vector<ParameterPiece> pieces, StateMemory* memory);
+std::unique_ptr<Optimizer> make_adafactor(const OptimOptions& options, std::vector<ParameterPiece> pieces, StateMemory* memory);
 
 namespace {
 
 struct Rule {
   std::string name;  // in optim.kind
   OptimizerNeeds needs;
-  std::unique_ptr<Optimizer> (*make)(const OptimOptions&, std::vector<ParameterPiece>);
+  std::unique_ptr<Optimizer> (*make)(const OptimOptions&, std::vector<ParameterPiece>, StateMemory*);
 };
 
 const std::vector<Rule>& rules() {
@@ -58,6 +58,10 @@ std::string names_where(const Holds& holds) {
 }
 
 }  // namespace
+
+at::Tensor state_zeros(StateMemory* from, int64_t group, at::IntArrayRef sizes, const at::TensorOptions& options) {
+  return from ? from->zeros(group, sizes, options) : at::zeros(sizes, options);
+}
 
 void Optimizer::update_several(int64_t first, int64_t count, const UpdateFacts& facts) {
   for (int64_t piece = first; piece < first + count; ++piece) update(piece, facts);
@@ -94,13 +98,13 @@ std::vector<std::string> optimizer_names() {
   return names;
 }
 
-std::unique_ptr<Optimizer> make_optimizer(const OptimOptions& options, std::vector<ParameterPiece> pieces) {
+std::unique_ptr<Optimizer> make_optimizer(const OptimOptions& options, std::vector<ParameterPiece> pieces, StateMemory* memory) {
   const Rule& rule = rule_called(options.kind);
   if (options.moments != StateDtype::fp32 && !rule.needs.bf16_moments)
     base::fail_input("optim.moments = {}: optim.kind = {} keeps its state in fp32. Leave optim.moments out, or use optim.kind = {}.",
                      base::enum_name(kStateDtypeNames, options.moments), options.kind,
                      names_where([](const OptimizerNeeds& needs) { return needs.bf16_moments; }));
-  return rule.make(options, std::move(pieces));
+  return rule.make(options, std::move(pieces), memory);
 }
 
 }  // namespace cairn::optim

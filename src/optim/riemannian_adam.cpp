@@ -29,7 +29,7 @@ at::Tensor minkowski(const at::Tensor& x, const at::Tensor& y) {
 
 class RiemannianAdam final : public Optimizer {
  public:
-  RiemannianAdam(const OptimOptions& options, std::vector<ParameterPiece> pieces) : options_(options) {
+  RiemannianAdam(const OptimOptions& options, std::vector<ParameterPiece> pieces, StateMemory* memory) : options_(options) {
     std::vector<ParameterPiece> flat;
     for (ParameterPiece& piece : pieces) {
       if (!piece.on_hyperboloid) {
@@ -38,10 +38,13 @@ class RiemannianAdam final : public Optimizer {
         continue;
       }
       places_.push_back({true, static_cast<int64_t>(points_.size())});
-      const at::Tensor zeros = at::zeros_like(piece.parameter, at::kFloat);
-      points_.push_back({std::move(piece), zeros, zeros.clone()});
+      const auto zeros = [&] {
+        return state_zeros(memory, piece.group, piece.parameter.sizes(), piece.parameter.options().dtype(at::kFloat));
+      };
+      const at::Tensor mean = zeros(), square = zeros();
+      points_.push_back({std::move(piece), mean, square});
     }
-    flat_ = make_adamw(options, std::move(flat));
+    flat_ = make_adamw(options, std::move(flat), memory);
   }
 
   void update(int64_t index, const UpdateFacts& facts) override {
@@ -90,8 +93,8 @@ class RiemannianAdam final : public Optimizer {
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_riemannian_adam(const OptimOptions& options, std::vector<ParameterPiece> pieces) {
-  return std::make_unique<RiemannianAdam>(options, std::move(pieces));
+std::unique_ptr<Optimizer> make_riemannian_adam(const OptimOptions& options, std::vector<ParameterPiece> pieces, StateMemory* memory) {
+  return std::make_unique<RiemannianAdam>(options, std::move(pieces), memory);
 }
 
 }  // namespace cairn::optim

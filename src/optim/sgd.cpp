@@ -15,9 +15,10 @@ namespace {
 
 class Sgd final : public Optimizer {
  public:
-  Sgd(const OptimOptions& options, std::vector<ParameterPiece> pieces) : options_(options), pieces_(std::move(pieces)) {
+  Sgd(const OptimOptions& options, std::vector<ParameterPiece> pieces, StateMemory* memory) : options_(options), pieces_(std::move(pieces)) {
     if (options_.momentum == 0) return;
-    for (const ParameterPiece& piece : pieces_) momenta_.push_back(at::zeros_like(piece.parameter, at::kFloat));
+    for (const ParameterPiece& piece : pieces_)
+      momenta_.push_back(state_zeros(memory, piece.group, piece.parameter.sizes(), piece.parameter.options().dtype(at::kFloat)));
   }
 
   void update(int64_t index, const UpdateFacts& facts) override {
@@ -48,8 +49,8 @@ class Sgd final : public Optimizer {
 
 }  // namespace
 
-std::unique_ptr<Optimizer> make_sgd(const OptimOptions& options, std::vector<ParameterPiece> pieces) {
-  return std::make_unique<Sgd>(options, std::move(pieces));
+std::unique_ptr<Optimizer> make_sgd(const OptimOptions& options, std::vector<ParameterPiece> pieces, StateMemory* memory) {
+  return std::make_unique<Sgd>(options, std::move(pieces), memory);
 }
 
 }  // namespace cairn::optim

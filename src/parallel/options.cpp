@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "base/byte_count.h"
+#include "base/check.h"
+
 namespace cairn::parallel {
 
 base::Schema<MeshOptions> mesh_schema() {
@@ -36,22 +39,62 @@ base::Schema<MeshOptions> mesh_schema() {
 
 base::Schema<MemoryOptions> memory_schema() {
   using O = MemoryOptions;
-  return {"memory",
-          "What is sharded rather than kept on every rank.",
-          {{"zero", &O::zero,
-            "ZeRO stage: what is sharded over the ranks along shard (and cp). 0 nothing, 1 the optimizer's state, 2 gradients too, 3 "
-            "parameters too. -1: 3 where mesh.shard is above 1, else 0.",
-            base::between(-1, 3)},
-           {"accumulate_unsharded", &O::accumulate_unsharded,
-            "With zero 2 or 3 and gradient accumulation: gradients accumulate unsharded and are reduce-scattered once a step, rather than "
-            "once for each micro-batch."},
-           {"partition_activations", &O::partition_activations,
-            "With mesh.tp above 1 and activation recomputation, how ranks along tp keep the inputs of recomputed blocks: on: each its "
-            "part (ZeRO-R); off: each all of them; auto: as the residual stream lies anyway, which sends nothing more: in parts, or whole "
-            "where model.residual replicates it (ladder, parallel). Results are the same.",
-            kPartitionActivationsNames},
-           {"prefetch_blocks", &O::prefetch_blocks,
-            "With zero 3: how many blocks ahead of their use parameters are gathered. 0: when a block needs them.", base::between(0, 16)}}};
+  return {
+      "memory",
+      "What is sharded rather than kept on every rank, and where it lies.",
+      {{"zero", &O::zero,
+        "ZeRO stage: what is sharded over the ranks along shard (and cp). 0 nothing, 1 the optimizer's state, 2 gradients too, 3 "
+        "parameters too. -1: 3 where mesh.shard is above 1, else 0.",
+        base::between(-1, 3)},
+       {"accumulate_unsharded", &O::accumulate_unsharded,
+        "With zero 2 or 3 and gradient accumulation: gradients accumulate unsharded and are reduce-scattered once a step, rather than "
+        "once for each micro-batch."},
+       {"partition_activations", &O::partition_activations,
+        "With mesh.tp above 1 and activation recomputation, how ranks along tp keep the inputs of recomputed blocks: on: each its "
+        "part (ZeRO-R); off: each all of them; auto: as the residual stream lies anyway, which sends nothing more: in parts, or whole "
+        "where model.residual replicates it (ladder, parallel). Results are the same.",
+        kPartitionActivationsNames},
+       {"prefetch_blocks", &O::prefetch_blocks,
+        "With zero 3: how many blocks ahead of their use parameters are gathered. 0: when a block needs them.", base::between(0, 16)},
+       {"parameters", &O::parameters,
+        "Where parameters lie between their uses: device, host (memory) or disk. Off the device a rank fetches a block when a pass "
+        "reaches it (ZeRO-Infinity); several ranks shard it with zero 3.",
+        kTierKindNames},
+       {"gradients", &O::gradients, "Where complete gradients wait for the update.", kTierKindNames},
+       {"optimizer", &O::optimizer, "Where the optimizer's state lies between updates; it is updated group by group.", kTierKindNames},
+       {"device_budget",
+        &O::device_budget,
+        "Bytes of model state and gathered blocks that a rank may have on the device, as in \"4GiB\". A run that needs more is refused; "
+        "auto: no limit. On a CPU the device is memory too.",
+        {}},
+       {"host_budget",
+        &O::host_budget,
+        "Host memory of a rank for what lies there, and for what is on its way from and to the disk. auto: what that needs.",
+        {}},
+       {"disk_budget", &O::disk_budget, "Bytes of a rank on disk, reserved at the start. auto: what it needs.", {}},
+       {"disk_path", &O::disk_path, "The folder for what lies on disk, on a real disk: each rank has a swap file there while it runs.",
+        base::path()},
+       {"partition", &O::partition,
+        "Who keeps what of a block that ranks shard: slices: each an equal slice, which it reads by itself; owner: one rank all of "
+        "it (the baseline).",
+        kPartitionNames},
+       {"read_ahead", &O::read_ahead,
+        "Blocks, and groups of the optimizer, that are read from disk ahead of their use, as far as host_budget has room. 0: none.",
+        base::between(0, 64)},
+       {"group_elements", &O::group_elements, "Elements of parameters whose state is fetched and updated at a time, at most.",
+        base::at_least(1)},
+       {"disk_read_mib_s", &O::disk_read_mib_s, "A throttle: reads of a rank go no faster. 0: as fast as the disk.", base::at_least(0)},
+       {"disk_write_mib_s", &O::disk_write_mib_s, "The same for writes.", base::at_least(0)},
+       {"disk_latency_ms", &O::disk_latency_ms, "A throttle: every block of a transfer takes so much longer.", base::at_least(0)},
+       {"slowdown_max", &O::slowdown_max,
+        "A disk on which a step would take so many times its compute is refused at the start. 0: it is not.", base::at_least(0)}}};
+}
+
+std::optional<int64_t> budget_bytes(const char* key, const std::string& text) {
+  if (text == "auto") return std::nullopt;
+  const std::optional<int64_t> bytes = base::parse_bytes(text);
+  if (!bytes || *bytes == 0) base::fail_input("{} = \"{}\": is no number of bytes. Write \"512MiB\", \"8GiB\" or \"auto\".", key, text);
+  return bytes;
 }
 
 base::Schema<PipelineOptions> pipeline_schema() {

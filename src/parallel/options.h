@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,8 +30,22 @@ struct MemoryOptions {
   bool accumulate_unsharded = true;
   model::PartitionActivations partition_activations = model::PartitionActivations::automatic;
   int64_t prefetch_blocks = 1;
+  memory::TierKind parameters = memory::TierKind::device, gradients = memory::TierKind::device, optimizer = memory::TierKind::device;
+  std::string device_budget = "auto", host_budget = "auto", disk_budget = "auto";
+  std::string disk_path;
+  Partition partition = Partition::slices;
+  int64_t read_ahead = 2;
+  int64_t group_elements = int64_t{1} << 24;
+  double disk_read_mib_s = 0, disk_write_mib_s = 0, disk_latency_ms = 0;
+  double slowdown_max = 100;
+
+  bool swaps() const {  // something lies elsewhere than on the device
+    return parameters != memory::TierKind::device || gradients != memory::TierKind::device || optimizer != memory::TierKind::device;
+  }
 };
 base::Schema<MemoryOptions> memory_schema();
+// A budget: bytes, or nothing where it is "auto". Refuses anything else. `key`: "memory.host_budget".
+std::optional<int64_t> budget_bytes(const char* key, const std::string& text);
 
 // pipeline.*: how the stages along pp work on the micro-batches of a step.
 struct PipelineOptions {

@@ -51,6 +51,7 @@ std::string to_json(const Plan& plan) {
                             {"sync", plan.sync}, {"micro_batch", plan.micro_batch}, {"precision", plan.precision}};
   if (plan.micro_batches > 0) json["micro_batches"] = plan.micro_batches;
   if (plan.zero > 0) json["zero"] = plan.zero;
+  if (plan.partition != Partition::slices) json["partition"] = base::enum_name(kPartitionNames, plan.partition);
   const bool along_cp = std::any_of(plan.mesh.axes.begin(), plan.mesh.axes.end(), [](const mesh::Axis& axis) { return axis.name == "cp"; });
   if (along_cp || plan.context != ContextRule{}) json["context"] = {{"form", context_form(plan)}, {"balanced", plan.context.balanced}};
   if (plan.context.linear != ContextRule{}.linear) json["context"]["linear"] = base::enum_name(kLinearFormNames, plan.context.linear);

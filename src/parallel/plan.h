@@ -56,6 +56,7 @@ struct Plan {
   Routing routing = Routing::fixed;
   ContextRule context = {};  // along cp
   int zero = 0;              // ZeRO stage, 0 to 3
+  Partition partition = Partition::slices;
   std::string precision = "fp32";
   int island = 0, islands = 1;  // where every island is a run of its own: this island's number, and how many there are
 

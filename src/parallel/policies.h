@@ -1,6 +1,7 @@
 // The recipe words that this room acts on, as enums with their spelling.
 #pragma once
 #include "base/enum_names.h"
+#include "memory/tier.h"
 #include "model/context/linear_form.h"
 #include "model/pass_options.h"
 
@@ -71,6 +72,16 @@ inline constexpr base::EnumName<model::PartitionActivations> kPartitionActivatio
     {model::PartitionActivations::automatic, "auto"},
     {model::PartitionActivations::on, "on", "true"},
     {model::PartitionActivations::off, "off", "false"}};
+
+// memory.parameters, memory.gradients, memory.optimizer: where they lie between their uses.
+inline constexpr base::EnumName<memory::TierKind> kTierKindNames[] = {
+    {memory::TierKind::device, "device"}, {memory::TierKind::host, "host"}, {memory::TierKind::disk, "disk"}};
+
+// memory.partition: who keeps what of a unit that ranks shard.
+//   slices  every rank an equal slice, which it reads over its own link (bandwidth-centric)
+//   owner   one rank all of it, one unit after the other: the baseline, which reads a unit over one link
+enum class Partition { slices, owner };
+inline constexpr base::EnumName<Partition> kPartitionNames[] = {{Partition::slices, "slices"}, {Partition::owner, "owner"}};
 
 // recompute.inputs: where the inputs of recomputed blocks wait until backward needs them (host: activation offload).
 enum class RecomputeInputs { device, host };

@@ -1,9 +1,7 @@
 // The recipe's snapshot.* keys.
 #pragma once
 #include <cstdint>
-#include <optional>
 #include <string>
-#include <string_view>
 
 #include "base/schema.h"
 
@@ -31,8 +29,5 @@ struct SnapshotOptions {
 };
 
 base::Schema<SnapshotOptions> snapshot_schema();
-
-// "512MiB", "1.5 GB", "4096": a number of bytes. Nothing where the text is none.
-std::optional<int64_t> parse_bytes(std::string_view text);
 
 }  // namespace cairn::snapshot

@@ -51,7 +51,7 @@ std::unique_ptr<Job> build(comm::World& world, base::Recipe recipe, const Start&
   build_sampler(*job, subset);
   const StepNeeds& needs = step_method(job->config.settings).needs;
   const std::vector<bool> trained = model::trainable(*job->engine.model, job->config.settings.model.train);
-  place_parameters(*job, world, needs.gradients ? trained : std::vector<bool>(trained.size(), false));
+  place_parameters(*job, world, start, needs.gradients ? trained : std::vector<bool>(trained.size(), false));
   build_optimizer(*job, world);
   build_sync(*job, world, start);
   build_step_plans(*job, world);

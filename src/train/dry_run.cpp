@@ -7,15 +7,18 @@
 #include <fmt/ranges.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/memory_tags.h"
 #include "base/text.h"
 #include "data/corpus/source.h"
 #include "kernels/device.h"
+#include "kernels/peak_flops.h"
 #include "model/model.h"
 #include "model/named_parameters.h"
 #include "parallel/layout/model_shard.h"
 #include "train/flops.h"
 #include "train/loss_chunks.h"
+#include "train/offload/offload_plan.h"
 #include "train/planned.h"
 #include "train/step_methods.h"
 
@@ -113,6 +116,68 @@ Footprint footprint_of(const Planned& p, const RankShare& share, int ranks, bool
   return f;
 }
 
+// The tiers of every rank; empty: everything is on the device.
+std::vector<OffloadPlan> offload_of(const Planned& p, int ranks) {
+  std::vector<OffloadPlan> all;
+  for (int rank = 0; rank < ranks && p.settings.layout.memory.swaps(); ++rank) {
+    planner::StepRules rules = p.rules;
+    if (!step_method(p.settings).needs.gradients) rules.trained.assign(rules.trained.size(), false);
+    all.push_back(offload_plan(p.settings, *p.task.model, p.plan, rules, rank));
+    check_offload(all.back(), p.settings.layout.memory);
+  }
+  return all;
+}
+
+// What stays in memory where tiers have the rest.
+void leave_in_tiers(Footprint& f, const std::vector<OffloadPlan>& tiers, const parallel::MemoryOptions& memory, bool on_gpu) {
+  if (tiers.empty()) return;
+  f.parameters = f.gradients = f.optimizer = f.host = 0;
+  for (const OffloadPlan& one : tiers) {
+    const OffloadPlan::Bytes& device = one.of(memory::TierKind::device);
+    f.parameters = std::max(f.parameters, device.parameters + one.gathered);
+    f.gradients = std::max(f.gradients, device.gradients + one.device_working - one.gathered);
+    f.optimizer = std::max(f.optimizer, device.optimizer);
+    if (!on_gpu) f.host = std::max(f.host, host_bytes(one, memory));
+  }
+}
+
+constexpr double kSecondsOfADay = 86'400;
+
+// The tiers by rank, and what a step and a day write.
+std::string tiers_in_words(const std::vector<OffloadPlan>& tiers, const parallel::MemoryOptions& memory, double compute_s) {
+  std::string out = "tiers, by rank\n";
+  int64_t read = 0, written = 0;
+  double step_s = compute_s;
+  for (size_t rank = 0; rank < tiers.size(); ++rank) {
+    const OffloadPlan& one = tiers[rank];
+    read += one.read_per_step, written += one.written_per_step;
+    constexpr double kMiB = 1 << 20;
+    double disk_s = 0;
+    if (memory.disk_read_mib_s > 0) disk_s += static_cast<double>(one.read_per_step) / (memory.disk_read_mib_s * kMiB);
+    if (memory.disk_write_mib_s > 0) disk_s += static_cast<double>(one.written_per_step) / (memory.disk_write_mib_s * kMiB);
+    step_s = std::max(step_s, disk_s);
+    constexpr size_t kRanksShown = 16;
+    if (rank >= kRanksShown) continue;
+    out += fmt::format("  {:<22} device {}, host {}, disk {}\n", rank, base::human_bytes(one.device_needed()),
+                       base::human_bytes(host_bytes(one, memory)), base::human_bytes(disk_bytes(one, memory)));
+  }
+  if (read + written == 0) return out;
+  out += fmt::format("  {:<22} read {}, written {} a step; at {:.3g} s a step {:.3g} TB written a day\n", "disk, all ranks",
+                     base::human_bytes(read), base::human_bytes(written), step_s,
+                     1e-12 * static_cast<double>(written) * kSecondsOfADay / step_s);
+  return out;
+}
+
+// Seconds of a step's work at the peak of the device; nothing of the tiers.
+double compute_seconds(const Planned& p, int ranks, const std::string& device) {
+  const base::RealClock clock;
+  const bool bf16 = p.settings.train.precision == Precision::bf16;
+  const at::Device on = device == "cuda" ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
+  const double tokens = static_cast<double>(p.settings.train.global_batch * p.batch.rows * p.batch.length) / ranks;
+  return 3 * forward_flops_per_token(*p.task.model, p.batch.length) * tokens /
+         kernels::peak_flops(on, bf16 ? at::kBFloat16 : at::kFloat, clock);
+}
+
 void add_line(std::string& out, std::string_view name, const std::string& value) { out += fmt::format("  {:<22} {}\n", name, value); }
 
 std::string data_in_words(const Settings& s) {
@@ -198,7 +263,9 @@ DryRun dry_run(base::Recipe recipe, const Start& start, int ranks, const DeviceM
   const data::DataNeeds& needs = data.needs();
   if (names_files && (needs.tokens || needs.table) && !needs.retrieval) data::find_sources(data);  // refuses missing files
   const RankShare share = largest_share(*p.task.model, p.plan, ranks);
-  const Footprint f = footprint_of(p, share, ranks, on_gpu);
+  Footprint f = footprint_of(p, share, ranks, on_gpu);
+  const std::vector<OffloadPlan> tiers = offload_of(p, ranks);
+  leave_in_tiers(f, tiers, p.settings.layout.memory, on_gpu);
   DryRun run{.text = run_in_words(p, start, share.keepers),
              .misfit = {},
              .snapshot_bytes = snapshot_bytes_of(p),
@@ -210,8 +277,10 @@ DryRun dry_run(base::Recipe recipe, const Start& start, int ranks, const DeviceM
            base::human_bytes(f.gradients) + (f.gradients_with_activations >= 0 ? ", in memory that activations have before" : ""));
   add_line(out, "optimizer", base::human_bytes(f.optimizer));
   add_line(out, "activations", base::human_bytes(f.activations));
+  if (f.host > 0) add_line(out, "host tier", base::human_bytes(f.host));
   add_line(out, on_gpu ? "CUDA" : "program", base::human_bytes(f.program));
   add_line(out, "total", base::human_bytes(f.total()));
+  if (!tiers.empty()) out += tiers_in_words(tiers, p.settings.layout.memory, compute_seconds(p, ranks, start.device));
   if (memory.bytes <= 0) return run;
   const int64_t here = (f.total() - f.program) * memory.ranks + f.program * memory.processes;
   const char* device = on_gpu ? "GPU" : "machine";

@@ -15,12 +15,13 @@ struct Footprint {
   int64_t gradients = 0;
   int64_t optimizer = 0;
   int64_t activations = 0;
+  int64_t host = 0;                         // on a CPU: what lies in the host tier, and what is on its way from and to the disk
   int64_t program = 0;                      // libtorch and the rest of the process, or the CUDA context on a GPU
   int64_t gradients_with_activations = -1;  // gradients that exist while all activations exist; -1: all gradients
   int64_t activations_with_gradients = 0;   // activations that exist while all gradients exist (those of one block)
   int64_t total() const {
     const int64_t first = gradients_with_activations < 0 ? gradients : gradients_with_activations;
-    return parameters + optimizer + program + std::max(gradients + activations_with_gradients, activations + first);
+    return parameters + optimizer + host + program + std::max(gradients + activations_with_gradients, activations + first);
   }
 };
 

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "data/sampler.h"
 #include "parallel/plan.h"
+#include "parallel/state/parameter_store.h"
 #include "sync/needs.h"
 #include "train/settings.h"
 
@@ -26,6 +27,8 @@ constexpr Conflict kConflicts[] = {
     {Feature::reshard, Feature::dp_rule, "the rule keeps state by where experts lie: use expert.reshard_every = 0"},
     {Feature::reshard, Feature::pairs, "the reference model would stay where it is: use expert.reshard_every = 0"},
     {Feature::reshard, Feature::rollouts, "the reference model would stay where it is: use expert.reshard_every = 0"},
+    {Feature::reshard, Feature::swapped_gradients, "experts move in memory: use expert.reshard_every = 0"},
+    {Feature::reshard, Feature::swapped_optimizer, "experts move in memory: use expert.reshard_every = 0"},
     {Feature::reshard, Feature::spectral, "factors are decomposed where they lie: use expert.reshard_every = 0"},
     {Feature::frozen_cache, Feature::zero3, "ranks gather the weights of every layer together: leave it out, or use memory.zero = 2"},
     {Feature::frozen_cache, Feature::stream, "layers go through a sequence in slices: leave it out, or use recompute.mode = full"},
@@ -62,6 +65,30 @@ constexpr Conflict kConflicts[] = {
     {Feature::whole_batch, Feature::local_steps,
      "an island would train on a part of a batch that was composed as a whole: use sync.island.kind = all_reduce"},
     {Feature::adapters_behind, Feature::tp, "they read sums of all ranks along mesh.tp: use adaptformer or lora, or mesh.dp"},
+    {Feature::swapped_parameters, Feature::cuda_graph, "a captured step cannot wait for the disk: leave train.cuda_graph out"},
+    {Feature::swapped_gradients, Feature::cuda_graph, "a captured step cannot wait for the disk: leave train.cuda_graph out"},
+    {Feature::swapped_optimizer, Feature::cuda_graph, "a captured update cannot wait for the disk: leave train.cuda_graph out"},
+    {Feature::swapped_parameters, Feature::zero1_or_2,
+     "passes of ZeRO 1 and 2 read whole parameters in memory: use memory.zero = 3"},
+    {Feature::swapped_gradients, Feature::replicas, "replicas sum their gradients in memory: use memory.zero = 3 over all of mesh.dp"},
+    {Feature::swapped_gradients, Feature::pp, "a pipeline's gradients stay whole until its last micro-batch: use memory.optimizer instead"},
+    {Feature::swapped_gradients, Feature::check_every, "checksums need all gradients at once: leave train.check_every out"},
+    {Feature::swapped_gradients, Feature::bf16_gradients, "they are summed in fp32: leave train.gradients out"},
+    {Feature::swapped_gradients, Feature::step_plans, "passes of a plan are summed in memory: use context.plan = fixed"},
+    {Feature::swapped_gradients, Feature::dp_rule, "the rule reads gradients in memory: leave sync.dp.kind out"},
+    {Feature::swapped_parameters, Feature::local_steps, "islands exchange parameters from memory: use memory.optimizer alone"},
+    {Feature::swapped_parameters, Feature::remote_islands, "islands exchange parameters from memory: use memory.optimizer alone"},
+    {Feature::swapped_parameters, Feature::dp_rule, "the rule reads parameters in memory: leave sync.dp.kind out"},
+    {Feature::swapped_parameters, Feature::fssdp, "copies of experts are made from memory: use expert.placement = ep"},
+    {Feature::swapped_parameters, Feature::frozen_cache, "leading layers run without their weights: leave one of the two out"},
+    {Feature::swapped_parameters, Feature::spectral, "factors are rotated between steps, in memory: leave model.spectral out"},
+    {Feature::swapped_optimizer, Feature::spectral, "moments are rotated between steps, in memory: leave model.spectral out"},
+    {Feature::swapped_parameters, Feature::rollback, "the state to go back to is kept in memory: use train.on_bad_step = skip"},
+    {Feature::swapped_optimizer, Feature::rollback, "the state to go back to is kept in memory: use train.on_bad_step = skip"},
+    {Feature::swapped_parameters, Feature::background_saves, "a copy of all state would be in memory: use snapshot.mode = sync"},
+    {Feature::swapped_optimizer, Feature::background_saves, "a copy of all state would be in memory: use snapshot.mode = sync"},
+    {Feature::swapped_parameters, Feature::memory_snapshots, "a copy of all state would be in memory: set snapshot.memory.every = 0"},
+    {Feature::swapped_optimizer, Feature::memory_snapshots, "a copy of all state would be in memory: set snapshot.memory.every = 0"},
     {Feature::rollback, Feature::local_steps, "an island cannot go back by itself while the others go on: use skip or stop"},
 };
 
@@ -83,6 +110,11 @@ void add_step(const Settings& s, std::vector<UsedFeature>& used) {
   const std::string bad_step = fmt::format("train.on_bad_step = {}", name_of(t.on_bad_step));
   if (t.on_bad_step != OnBadStep::stop) used.push_back({Feature::recovery, bad_step});
   if (t.on_bad_step == OnBadStep::rollback) used.push_back({Feature::rollback, bad_step});
+  if (s.snapshot.mode != snapshot::SnapshotMode::sync)
+    used.push_back(
+        {Feature::background_saves, fmt::format("snapshot.mode = {}", base::enum_name(snapshot::kSnapshotModeNames, s.snapshot.mode))});
+  if (s.memory_snapshot.every > 0)
+    used.push_back({Feature::memory_snapshots, fmt::format("snapshot.memory.every = {}", s.memory_snapshot.every)});
   if (s.log.sync_check) used.push_back({Feature::sync_check, "log.sync_check = true"});
 }
 
@@ -94,12 +126,26 @@ std::string axes_of(const parallel::Plan& plan, int ranks) {
   return axes.empty() ? fmt::format("{} ranks", ranks) : fmt::format("{} ({} ranks)", axes, ranks);  // unequal parts have no common axes
 }
 
+void add_tiers(const parallel::MemoryOptions& m, std::vector<UsedFeature>& used) {
+  const auto add = [&](Feature feature, const char* key, memory::TierKind tier) {
+    if (tier != memory::TierKind::device) used.push_back({feature, fmt::format("memory.{} = {}", key, memory::name(tier))});
+  };
+  add(Feature::swapped_parameters, "parameters", m.parameters);
+  add(Feature::swapped_gradients, "gradients", m.gradients);
+  add(Feature::swapped_optimizer, "optimizer", m.optimizer);
+}
+
 void add_layout(const Settings& s, const parallel::Plan& plan, std::vector<UsedFeature>& used) {
   const auto axis = [&](Feature feature, const char* name) {
     if (plan.mesh.extent(name) > 1) used.push_back({feature, fmt::format("mesh.{} = {}", name, plan.mesh.extent(name))});
   };
   if (plan.zero > 0) used.push_back({Feature::zero, fmt::format("memory.zero = {}", plan.zero)});
   if (plan.zero == 3) used.push_back({Feature::zero3, "memory.zero = 3"});
+  if (plan.zero == 1 || plan.zero == 2) used.push_back({Feature::zero1_or_2, fmt::format("memory.zero = {}", plan.zero)});
+  int replicas = 1;
+  for (const std::string& along : parallel::replicating_axes(plan)) replicas *= plan.mesh.extent(along);
+  if (replicas > 1) used.push_back({Feature::replicas, axes_of(plan, replicas)});
+  add_tiers(s.layout.memory, used);
   axis(Feature::tp, "tp");
   axis(Feature::cp, "cp");
   axis(Feature::pp, "pp");

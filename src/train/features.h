@@ -28,6 +28,13 @@ enum class Feature {
   sync_check,          // a step fails where the host waits for the GPU
   zero,                // optimizer state is sharded (ZeRO 1 to 3)
   zero3,               // parameters are sharded too
+  zero1_or_2,          // state is sharded, and passes read whole parameters
+  replicas,            // several ranks hold the same gradients, which a sync rule sums
+  swapped_parameters,  // parameters lie in host memory or on disk between their uses
+  swapped_gradients,   // gradients do
+  swapped_optimizer,   // the optimizer's state does
+  background_saves,    // snapshots are copied while training goes on (snapshot.mode)
+  memory_snapshots,    // snapshots in the memory of other machines
   tp,                  // tensor parallelism
   cp,                  // context parallelism
   pp,                  // pipeline parallelism

@@ -68,7 +68,8 @@ void use_layout_of(const parallel::Plan& given, base::Recipe& recipe, int ranks)
                                    .ep = extent("ep"),
                                    .island = extent("island")};
   set_section(recipe, parallel::mesh_schema(), mesh, {"dp", "shard", "pp", "cp", "tp", "ep", "island"});
-  set_section(recipe, parallel::memory_schema(), {.zero = given.zero}, {"zero"});
+  set_section(recipe, parallel::memory_schema(), {.zero = given.zero, .disk_path = {}, .partition = given.partition},
+              {"zero", "partition"});
   set_section(recipe, parallel::context_schema(),
               {.form = parallel::context_form(given),
                .balanced = given.context.balanced,

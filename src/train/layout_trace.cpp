@@ -32,6 +32,7 @@ std::vector<std::string> unequal_copies(comm::World& world, const Job& job) {
     const std::vector<int>& copies = share.parameters[piece.parameter].copies;
     if (copies.size() < 2 || !piece.gradient.defined()) continue;
     comm::Group& group = world.group(copies, "copies");
+    const auto there = mesh::hold(job.engine.store->swapper(), piece.gradient, mesh::TensorSwapper::Access::read);
     auto mine = static_cast<int64_t>(checksum_of(piece.gradient));
     std::vector<int64_t> all(copies.size());
     group.all_gather({all.data(), group.size(), comm::Dtype::i64}, {&mine, 1, comm::Dtype::i64}, {comm::Purpose::control, piece.name})

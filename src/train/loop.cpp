@@ -15,6 +15,7 @@
 #include "train/build/resume_from.h"
 #include "train/evaluate.h"
 #include "train/islands/track_merge.h"
+#include "train/offload/offload_metrics.h"
 #include "train/precise_norm.h"
 #include "train/report/adapter_pools.h"
 #include "train/report/run_recorder.h"
@@ -37,6 +38,8 @@ bool due(int64_t step, int64_t every, int64_t last) { return step == last || (ev
 sync::StepMetrics metrics_of(Job& job, const sync::StepMetrics& more, SnapshotWriter& snapshots) {
   sync::StepMetrics metrics = job.engine.sync->metrics();
   for (auto& one : snapshots.take_metrics()) metrics.push_back(std::move(one));
+  if (mesh::TensorSwapper* const swapper = job.engine.store->swapper())
+    for (auto& one : offload_metrics(*swapper)) metrics.push_back(std::move(one));
   metrics.insert(metrics.end(), more.begin(), more.end());
   for (auto& one : job.step->metrics()) metrics.push_back(std::move(one));
   for (const auto& part : job.between_steps)
@@ -107,7 +110,8 @@ std::unique_ptr<Job> build_unless_stopped(comm::World& world, base::Recipe recip
 void check_before_save(Job& job, RunRecorder& recorder) {
   recorder.settle();
   flush_sample_losses(job);
-  job.bad_steps->parameters_must_be_finite(job.progress.steps_done, first_not_finite(job.engine.trained.values));
+  job.bad_steps->parameters_must_be_finite(job.progress.steps_done,
+                                           first_not_finite(job.engine.trained.values, job.engine.store->swapper()));
 }
 
 // Islands that step separately stop after the same step. This island requests it; all stop when a round of the sync rule has decided so.

@@ -88,9 +88,24 @@ std::optional<snapshot::Pretrained> open_model_from(Job& job, base::Log& log) {
   return opened;
 }
 
+namespace {
+
+// One parameter, where not all of them fit into memory at once. Returns its checksum.
+uint64_t load_alone(Job& job, const snapshot::Pretrained& pretrained, const StateTensor& one, bool fresh) {
+  const at::Tensor whole = at::empty(one.shape, at::kFloat);
+  fresh ? start_values(job, one.parameter, whole) : pretrained.load_into({{one.name, whole}});
+  job.engine.store->load(one.parameter, whole);
+  return checksum_of(whole);
+}
+
+}  // namespace
+
 void start_from(Job& job, const snapshot::Pretrained& pretrained, comm::World& world) {
+  const bool swapped = job.config.settings.layout.memory.parameters != memory::TierKind::device;
+  const bool one_by_one = swapped && job.config.settings.adapter.from.empty() && job.config.settings.model.parscale.from.empty() &&
+                          !pretrained.adapter && !pretrained.sparse && !pretrained.spectral;
   // Without sharding, this rank's tensors are the full tensors and are loaded directly.
-  const bool direct = job.assembly->trivial();
+  const bool direct = job.assembly->trivial() && !swapped;
   // Streams that the pretrained model does not have begin with their starting values; so does a head for other classes.
   const std::string head = model::family(pretrained.shape.family).names.head + ".";
   const bool new_head = pretrained.shape.pictures.channels > 0 && pretrained.shape.vocab != job.data.classes;
@@ -108,11 +123,16 @@ void start_from(Job& job, const snapshot::Pretrained& pretrained, comm::World& w
     return given && std::ranges::any_of(given->tensors, [&](const mesh::NamedTensor& one) { return one.name == name; });
   };
   mesh::NamedTensors whole, own, adapters;
+  uint64_t sum = 0;
   for (const StateTensor& one : parameter_state(job)) {
-    whole.push_back({one.name, direct ? one.mine : at::empty(one.shape, at::kFloat)});
     const ParameterSection section = section_of(job, one);
     const bool adapter = section == ParameterSection::adapter || is_given(one.name);
     const bool fresh = adapter || section != ParameterSection::model || is_new(one.name);
+    if (one_by_one) {
+      sum = sum * 31 + load_alone(job, pretrained, one, fresh);
+      continue;
+    }
+    whole.push_back({one.name, direct ? one.mine : at::empty(one.shape, at::kFloat)});
     if (!direct && fresh) start_values(job, one.parameter, whole.back().tensor);
     if (adapter) adapters.push_back(whole.back());
     if (!fresh) own.push_back(whole.back());
@@ -128,7 +148,6 @@ void start_from(Job& job, const snapshot::Pretrained& pretrained, comm::World& w
     snapshot::load_stream_adapter(streams, from);
   }
   if (given) load_adapter(adapters, *given, adapter_from);
-  uint64_t sum = 0;
   for (const mesh::NamedTensor& one : dense) sum = sum * 31 + checksum_of(one.tensor);
   for (size_t i = 0; i < whole.size(); ++i) {
     sum = sum * 31 + checksum_of(whole[i].tensor);
@@ -145,7 +164,7 @@ void start_from(Job& job, const snapshot::Pretrained& pretrained, comm::World& w
     if (all[rank] != all[0])
       base::fail_input("model.from = {}: rank {} reads other weights there than rank 0: every machine needs the same directory",
                        job.config.settings.model.from, rank);
-  world.log().info("started from {}: {}, {} tensors", pretrained.path, pretrained.shape.family, whole.size());
+  world.log().info("started from {}: {}, {} tensors", pretrained.path, pretrained.shape.family, job.engine.model->parameters().size());
   if (const std::string dropout = model::requested_dropout(pretrained.shape); !dropout.empty())
     world.log().info("{}/config.json asks for dropout ({}): Cairn trains {}, and keeps these fields in the config.json it writes",
                      pretrained.path, dropout,

@@ -120,6 +120,10 @@ void check_step_method(const Settings& settings, const parallel::Plan& plan) {
   refuse_limits(chosen, method.needs.limits, used_features(settings, plan));
   static constexpr Limit kOwnBatches[] = {{Feature::step_plans, "the method makes passes of its own: use context.plan = fixed"}};
   if (!method.needs.step_plans) refuse_limits(chosen, kOwnBatches, used_features(settings, plan));
+  static constexpr std::string_view kInMemory = "the method reads and writes state in memory: leave it out";
+  static constexpr Limit kOwnState[] = {
+      {Feature::swapped_parameters, kInMemory}, {Feature::swapped_gradients, kInMemory}, {Feature::swapped_optimizer, kInMemory}};
+  if (!method.needs.swaps) refuse_limits(chosen, kOwnState, used_features(settings, plan));
   static constexpr Limit kOwnLosses[] = {
       {Feature::sample_losses, "the method keeps no losses of single samples: use data.sampler = rs2 or shuffled"}};
   if (!method.needs.sample_losses) refuse_limits(chosen, kOwnLosses, used_features(settings, plan));

@@ -36,6 +36,7 @@ struct StepNeeds {
   // themselves. False: the trainer waits for a lazy snapshot's copies before the step begins.
   bool announces_writes = false;
   bool step_plans = false;     // runs the passes of a step plan (StepInput::plan)
+  bool swaps = false;          // reads parameters and gradients through the store alone, so that they may lie in a tier (memory.*)
   bool sample_losses = false;  // gives the losses of single samples (StepOutput::sample_losses)
   std::vector<Limit> limits = {};
   // Which shares of the samples a rank computes, of so many along dp. Null: its own alone.

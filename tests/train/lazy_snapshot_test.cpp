@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/byte_count.h"
 #include "base/files.h"
 #include "base/files/disk.h"
 #include "base/files/faulty_disk.h"
@@ -384,10 +385,10 @@ TEST(LazySnapshot, RefusesARingThatDoesNotTakeTwoBlocks) {
 }
 
 TEST(LazySnapshot, ReadsSizes) {
-  EXPECT_EQ(snapshot::parse_bytes("512MiB"), int64_t{512} << 20);
-  EXPECT_EQ(snapshot::parse_bytes("1.5 GB"), 1'500'000'000);
-  EXPECT_EQ(snapshot::parse_bytes("4096"), 4096);
-  for (const char* text : {"", "GiB", "-1", "1 XB", "1e300", "nan", "auto"}) EXPECT_FALSE(snapshot::parse_bytes(text)) << text;
+  EXPECT_EQ(base::parse_bytes("512MiB"), int64_t{512} << 20);
+  EXPECT_EQ(base::parse_bytes("1.5 GB"), 1'500'000'000);
+  EXPECT_EQ(base::parse_bytes("4096"), 4096);
+  for (const char* text : {"", "GiB", "-1", "1 XB", "1e300", "nan", "auto"}) EXPECT_FALSE(base::parse_bytes(text)) << text;
 }
 
 TEST(LazySnapshot, ForecastsStallsFromRates) {

@@ -204,6 +204,7 @@ Plan make_plan(const LayoutOptions& options, int ranks) {
           plan.zero, m.island > 1 ? "island" : "ep");
     plan.zero = 0;  // one rank has all of it
   }
+  if (plan.zero > 0) plan.partition = options.memory.partition;
   const bool automatic = options.context.form == kAutomaticContext;
   const model::ContextMethod method =
       automatic ? model::ContextMethod() : model::parse_context_method(options.context.form, m.cp > 1 ? m.cp : 0);

@@ -144,6 +144,7 @@ std::vector<std::pair<std::string, std::string>> spelled_out(const Plan& plan) {
     fields.emplace_back("mesh." + axis, plan.mesh.parts.empty() ? std::to_string(plan.mesh.extent(axis)) : "");
   fields.emplace_back("mesh", mesh::to_string(plan.mesh));
   fields.emplace_back("zero", std::to_string(plan.zero));
+  fields.emplace_back("partition", base::enum_name(kPartitionNames, plan.partition));
   fields.emplace_back("precision", plan.precision);
   fields.emplace_back("micro_batch", std::to_string(plan.micro_batch));
   fields.emplace_back("micro_batches", std::to_string(plan.micro_batches));
@@ -202,6 +203,7 @@ Plan parse_plan(std::string_view json, const std::string& file) {
   plan.micro_batches = reader.number("micro_batches", 0, 0, kMaxNumber);
   plan.precision = reader.one_of("precision", "fp32", {"fp32", "bf16"});
   plan.zero = static_cast<int>(reader.number("zero", 0, 0, 3));
+  plan.partition = reader.one_of("partition", Partition::slices, kPartitionNames);
   if (reader.has("context")) {
     PlanReader context(reader.at("context"), file, "context.");
     const std::string form = context.text("form", "ring");

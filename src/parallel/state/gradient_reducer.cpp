@@ -44,6 +44,9 @@ void allocate_storage(const at::Tensor& tensor) {  // its contents are undefined
   storage.set_data_ptr_noswap(storage.allocator()->allocate(storage.nbytes()));
 }
 
+// Before their unit is reduced.
+bool announces_pieces(const GradientReducer::Parts& parts) { return !parts.shard_group && !parts.swapper; }
+
 at::Tensor unallocated_tensor(int64_t elements, const at::TensorOptions& options) {
   const at::Tensor tensor = at::empty({elements}, options);
   free_storage(tensor);
@@ -59,7 +62,8 @@ GradientReducer::GradientReducer(Parts parts) : parts_(std::move(parts)) {
   parts_of_unit_.resize(parts_.units.size());
   has_shard_.assign(parts_.units.size(), 0);
   held_back_.assign(parts_.layout.pieces.size(), 0);
-  if (!parts_.shard_group) parts_.unsharded = true;
+  if (!parts_.shard_group) parts_.unsharded = !parts_.swapper;
+  CAIRN_CHECK(!parts_.swapper || !stays_unsharded(), "swapped gradients in an unsharded buffer");
   CAIRN_CHECK(!parts_.reuse_memory || (is_single_rank() && !parts_.memory),
               "gradient buffer reuse with gradients that other ranks take part in");
   if (parts_.unsharded && !parts_.reuse_memory) whole_ = group_buffer(parts_.memory, parts_.layout.elements, parts_.options);
@@ -71,11 +75,19 @@ GradientReducer::GradientReducer(Parts parts) : parts_(std::move(parts)) {
       if (parts_.units[u].of_many_layers && parts_.copies[static_cast<size_t>(i)]) ordered_.push_back(i);
     }
   }
-  const at::Tensor own = parts_.unsharded ? at::Tensor() : at::empty({mine}, parts_.options);
+  const at::Tensor own = parts_.unsharded || parts_.swapper ? at::Tensor() : at::empty({mine}, parts_.options);
   int64_t next = 0;
   for (size_t u = 0; u < parts_.units.size(); ++u) {
     const ShardUnit& unit = parts_.units[u];
     const mesh::Interval part = unit.part_of(me_);
+    if (parts_.swapper) {
+      shards_.push_back(parts_.swapper->make({.name = "gradients." + parts_.layout.pieces[static_cast<size_t>(unit.first)].name,
+                                              .home = parts_.home,
+                                              .use = base::MemoryUse::gradients,
+                                              .io_class = memory::IoClass::states},
+                                             part.length(), parts_.options));
+      continue;
+    }
     shards_.push_back(parts_.reuse_memory ? unallocated_tensor(unit.elements, parts_.options)
                       : parts_.unsharded  ? whole_.narrow(0, unit.offset + part.begin, part.length())
                                           : own.narrow(0, next, part.length()));
@@ -100,6 +112,7 @@ GradientReducer::~GradientReducer() = default;
 int64_t GradientReducer::bytes() const {
   if (parts_.unsharded && !parts_.reuse_memory) return static_cast<int64_t>(whole_.nbytes());
   int64_t n = 0;
+  if (parts_.swapper) return n;
   for (const at::Tensor& one : shards_) n += static_cast<int64_t>(one.nbytes());
   return n;
 }
@@ -316,7 +329,7 @@ void GradientReducer::wait_for_copies() {
 void GradientReducer::summed(int64_t piece) {
   const int64_t u = unit_of_[static_cast<size_t>(piece)];
   --open_[static_cast<size_t>(u)].missing;
-  if (!parts_.shard_group && announce_) {  // nothing is sharded: slices are whole pieces, and this one is final
+  if (announces_pieces(parts_) && announce_) {  // nothing is sharded: slices are whole pieces, and this one is final
     const ShardUnit& unit = parts_.units[static_cast<size_t>(u)];
     announce_(parts_of_unit_[static_cast<size_t>(u)][static_cast<size_t>(piece - unit.first)]);
   }
@@ -341,6 +354,7 @@ void GradientReducer::send_ready_units() {
 // A unit without active pieces.
 void GradientReducer::pass_over(int64_t u) {
   if (parts_.reuse_memory) return open_unit(u);
+  const auto there = mesh::hold(parts_.swapper, shards_[static_cast<size_t>(u)], mesh::TensorSwapper::Access::overwrite);
   shards_[static_cast<size_t>(u)].zero_();
   has_shard_[static_cast<size_t>(u)] = 1;
 }
@@ -349,7 +363,7 @@ void GradientReducer::start_unit_reduction(int64_t u, at::Tensor buffer) {
   const ShardUnit& unit = parts_.units[static_cast<size_t>(u)];
   Reduction sent{.unit = u, .last = round_ + 1 == rounds_, .buffer = std::move(buffer)};
   const ActiveUnit* const active = active_units_.empty() ? nullptr : &active_units_[static_cast<size_t>(u)];
-  if (!parts_.shard_group && active && announce_)  // the others were announced as they were summed
+  if (announces_pieces(parts_) && active && announce_)  // the others were announced as they were summed
     for (int64_t i = unit.first; i < unit.last; ++i)
       if (!is_active(i)) announce_(parts_of_unit_[static_cast<size_t>(u)][static_cast<size_t>(i - unit.first)]);
   if (parts_.shard_group && !(active && active->none())) {
@@ -385,11 +399,16 @@ void GradientReducer::finish_reduction(Reduction& one) {
   }
   if (!parts_.unsharded && one.buffer.defined()) {
     const at::Tensor own = one.buffer.narrow(0, mine.begin, mine.length());
-    has_shard_[u] ? shards_[u].add_(own) : shards_[u].copy_(own);
+    {
+      using Access = mesh::TensorSwapper::Access;
+      const auto there = mesh::hold(parts_.swapper, shards_[u], has_shard_[u] ? Access::update : Access::overwrite);
+      has_shard_[u] ? shards_[u].add_(own) : shards_[u].copy_(own);
+    }
+    if (parts_.swapper && one.last) parts_.swapper->write_back(shards_[u]);
     has_shard_[u] = 1;
     if (!stays_unsharded()) spare_.push_back(std::move(one.buffer));
   }
-  if (one.last && parts_.shard_group && announce_)
+  if (one.last && !announces_pieces(parts_) && announce_)
     for (const int64_t kept : parts_of_unit_[u]) announce_(kept);
 }
 

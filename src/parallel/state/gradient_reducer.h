@@ -9,6 +9,7 @@
 
 #include "comm/work.h"
 #include "mesh/flat_gradients.h"
+#include "mesh/swap/tensor_swapper.h"
 #include "parallel/state/active_unit.h"
 #include "parallel/state/shard_units.h"
 
@@ -30,7 +31,7 @@ namespace cairn::parallel {
 //   reuse_memory  Each unit has a buffer of its own, allocated from its first contribution until the next step begins, so that activations
 //                 have the memory before (gradient buffer reuse).
 //   neither       A unit has a buffer from its first contribution until it is reduced. At most two such buffers exist; every pass reduces
-//                 its own gradients, which accumulate in the shards (ZeRO 2 and 3).
+//                 its own gradients, which accumulate in the shards (ZeRO 2 and 3, and shards that a swapper has).
 // Not thread-safe: begin, passes and finish are called in this order by the thread that runs the passes.
 class GradientReducer final : public mesh::Gradients {
  public:
@@ -43,9 +44,11 @@ class GradientReducer final : public mesh::Gradients {
     comm::Group* memory = nullptr;       // the group that allocates the buffers; null: plain tensors
     at::TensorOptions options;
     bool unsharded = true;
-    bool reuse_memory = false;         // for a single rank without CUDA graphs
-    bool accumulate_unsharded = true;  // a step of several passes uses an unsharded buffer, and reduces once at its end
-    bool in_order = true;              // passes come one after the other; otherwise (pipelines) every step uses an unsharded buffer
+    bool reuse_memory = false;               // for a single rank without CUDA graphs
+    bool accumulate_unsharded = true;        // a step of several passes uses an unsharded buffer, and reduces once at its end
+    bool in_order = true;                    // passes come one after the other; otherwise (pipelines) every step uses an unsharded buffer
+    mesh::TensorSwapper* swapper = nullptr;  // shards lie in a tier between their uses; then nothing stays unsharded. Null: on the device
+    memory::TierKind home = memory::TierKind::disk;
   };
   // Called when the gradient of a slice is complete, with its index in shard_slices(layout, units, rank in the shard group).
   using Announce = std::function<void(int64_t slice)>;

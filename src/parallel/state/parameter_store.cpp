@@ -53,6 +53,7 @@ std::vector<std::string> replicating_axes(const Plan& plan) {
 ShardUnitRules shard_unit_rules(const Plan& plan, bool whole_parameters, int64_t min_elements) {
   return {.ranks = plan.zero > 0 ? plan.mesh.extent("shard") * plan.mesh.extent("cp") : 1,
           .min_elements = plan.zero == 3 ? 0 : min_elements,
+          .by_owner = plan.partition == Partition::owner,
           .whole_parameters = whole_parameters};
 }
 
@@ -65,7 +66,10 @@ struct ParameterStore::Groups {
   int shard_rank() const { return parameters ? parameters->rank() : 0; }
 };
 
-ParameterStore::ParameterStore(Parts parts) : shard_(model_shard(parts.model, parts.plan, parts.world.rank())) {
+ParameterStore::ParameterStore(Parts parts)
+    : swapper_(std::move(parts.swapped.swapper)),
+      sums_by_unit_(swapper_ != nullptr),
+      shard_(model_shard(parts.model, parts.plan, parts.world.rank())) {
   const int rank = parts.world.rank();
   const auto group = [&](const std::vector<std::string>& axes, std::string_view name = "") {
     return group_of_several(parts.world, axes.empty() ? std::vector<int>{rank} : parts.plan.mesh.peers_along(rank, axes), name);
@@ -88,15 +92,22 @@ ParameterStore::ParameterStore(Parts parts) : shard_(model_shard(parts.model, pa
   make_pieces(parts, shard_slices(shard_.layout, units, groups.shard_rank()), trained);
 }
 
-void ParameterStore::make_weights(const Parts& parts, const Groups& groups, const std::vector<ShardUnit>& units) {
+void ParameterStore::make_weights(Parts& parts, const Groups& groups, const std::vector<ShardUnit>& units) {
+  const bool swaps = swapper_ && parts.swapped.parameters != memory::TierKind::device;
+  CAIRN_CHECK(!swaps || parts.plan.zero == 0 || parts.plan.zero == 3, "swapped parameters with ZeRO {}", parts.plan.zero);
   ShardedWeights::Parts weights{.layout = shard_.layout,
                                 .units = units,
                                 .placements = {},
                                 .shard_group = groups.parameters,
-                                .gathers = parts.plan.zero == 3 && groups.parameters,
+                                .gathers = swaps || (parts.plan.zero == 3 && groups.parameters),
+                                .swapped = {},
                                 .master = parts.master,
                                 .compute = parts.compute};
   for (const model::Parameter& parameter : parts.model.parameters()) weights.placements.push_back(placement_of(parts.plan, parameter.name));
+  if (swaps)
+    weights.swapped = {
+        .swapper = swapper_.get(), .home = parts.swapped.parameters, .read_ahead = parts.swapped.read_ahead, .log = parts.swapped.log};
+  weights.swapped.gathered_bytes_max = parts.swapped.gathered_bytes_max;
   const base::MemoryScope purpose("parameters");
   weights_ = std::make_unique<ShardedWeights>(std::move(weights));
 }
@@ -116,6 +127,11 @@ void ParameterStore::make_reducer(const Parts& parts, const Groups& groups, cons
       .accumulate_unsharded = parts.accumulate_unsharded,
       .in_order = parts.plan.stage_blocks.size() <= 1,  // micro-batches of a pipeline come in any order
   };
+  if (swapper_ && parts.swapped.gradients != memory::TierKind::device) {
+    reducer.swapper = swapper_.get();
+    reducer.home = parts.swapped.gradients;
+    reducer.accumulate_unsharded = false;
+  }
   for (size_t i = 0; i < trained.size(); ++i) {
     if (!trained[i]) continue;
     reducer.uses.push_back(uses[i]);
@@ -141,7 +157,8 @@ void ParameterStore::make_pieces(const Parts& parts, const std::vector<ShardSlic
     const auto& piece = shard_.layout.pieces[parameter];
     const int64_t n = slice.elements.length();
     const auto shaped = [&](const at::Tensor& flat) { return n == piece.elements ? flat.view(piece.shape) : flat; };
-    pieces_.push_back({piece.name, parameter, slice.elements, shaped(weights_->shard(slice.unit).narrow(0, slice.offset, n)), {}});
+    pieces_.push_back(
+        {piece.name, parameter, slice.unit, slice.elements, shaped(weights_->shard(slice.unit).narrow(0, slice.offset, n)), {}});
     if (!trained[parameter]) continue;
     const ShardSlice& of_gradient = gradient_slices_.at(next++);
     CAIRN_CHECK(parameters[static_cast<size_t>(of_gradient.piece)] == parameter && of_gradient.elements == slice.elements,
@@ -166,21 +183,34 @@ void ParameterStore::set_frozen(const std::vector<bool>& frozen, bool rule_write
   trainable_sink_ = all && all_trained ? nullptr : mesh::make_trainable_gradients(shard_.layout, trained_, *reducer_, active);
 }
 
-// Neighbours in memory become one run. On a GPU, runs end with their unit, so that the sums are bitwise identical with and without gradient
-// buffer reuse (for widths that are multiples of 4).
+// Neighbours in memory become one run. On a GPU, and where units may be swapped, runs end with their unit, so that the sums are bitwise
+// identical with and without gradient buffer reuse (for widths that are multiples of 4).
 void ParameterStore::add_square(const at::Tensor& gradient, double weight, bool inside_unit) {
   if (squares_.empty() || squares_.back().weight != weight) squares_.push_back({weight, {}});
   std::vector<at::Tensor>& runs = squares_.back().runs;
-  if (!runs.empty() && touch(runs.back(), gradient) && (gradient.is_cpu() || inside_unit))
+  if (!runs.empty() && touch(runs.back(), gradient) && ((gradient.is_cpu() && !sums_by_unit_) || inside_unit))
     runs.back() = runs.back().as_strided({runs.back().numel() + gradient.numel()}, {1}, runs.back().storage_offset());
   else
     runs.push_back(gradient);
 }
 
+// The same sum over runs that may be away.
+at::Tensor ParameterStore::sum_by_unit(const std::vector<at::Tensor>& runs) const {
+  at::Tensor sum;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    swapper_->prefetch(runs[i]);
+    if (i + 1 < runs.size()) swapper_->prefetch(runs[i + 1]);
+    const auto there = swapper_->hold(runs[i], mesh::TensorSwapper::Access::read);
+    const at::Tensor one = kernels::sum_of_squares(runs[i]);
+    sum = sum.defined() ? sum + one : one;
+  }
+  return sum;
+}
+
 at::Tensor ParameterStore::sum_of_squares() const {
   at::Tensor sum;
   for (const auto& [weight, runs] : squares_) {
-    at::Tensor one = kernels::sum_of_squares(runs);
+    at::Tensor one = sums_by_unit_ ? sum_by_unit(runs) : kernels::sum_of_squares(runs);
     if (weight != 1) one = one * weight;
     sum = sum.defined() ? sum + one : one;
   }
@@ -193,6 +223,7 @@ void ParameterStore::load(size_t parameter, const at::Tensor& whole) const {
   for (const ParameterSlice& piece : pieces_) {
     if (piece.parameter != parameter) continue;
     const at::Tensor local = cut_out(whole, shard_.parameters[parameter].local_shard).reshape({-1});
+    const auto there = mesh::hold(swapper_.get(), piece.value, mesh::TensorSwapper::Access::update);
     piece.value.view({-1}).copy_(local.narrow(0, piece.elements.begin, piece.elements.length()));
   }
 }

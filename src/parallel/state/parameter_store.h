@@ -23,8 +23,17 @@ namespace cairn::parallel {
 struct ParameterSlice {
   std::string name;
   size_t parameter = 0;          // index in the model
+  int64_t unit = 0;              // the shard unit that it lies in
   mesh::Interval elements = {};  // of the rank's local tensor, shard().layout. If it is all of it, `value` has its shape, else one dim
   at::Tensor value, gradient;    // the gradient is undefined where the parameter is not trained
+};
+
+// State that is away between its uses (memory.parameters, memory.gradients). Slices are then to be held before they are read or written.
+struct SwappedState {
+  std::unique_ptr<mesh::TensorSwapper> swapper;  // null: everything is on the device
+  memory::TierKind parameters = memory::TierKind::device, gradients = memory::TierKind::device;
+  int64_t read_ahead = 0, gathered_bytes_max = 0;  // see SwappedUnits
+  base::Log* log = nullptr;
 };
 
 // What a rank has of the parameters and gradients under a plan. It owns the rank's slices, gathers what passes read (ShardedWeights), and
@@ -45,6 +54,7 @@ class ParameterStore {
     int64_t min_unit_elements = 0;             // neighbouring blocks join until a message has this many elements
     bool accumulate_unsharded = true;          // see GradientReducer
     bool reuse_gradient_memory = false;        // see GradientReducer; only where this is the single rank
+    SwappedState swapped = {};                 // what lies in a tier between its uses
   };
   explicit ParameterStore(Parts parts);
 
@@ -74,17 +84,23 @@ class ParameterStore {
   // Copies this rank's slice out of a whole parameter. Call `updated` afterwards.
   void load(size_t parameter, const at::Tensor& whole) const;
 
+  // What lies in tiers, the optimizer's state included; null: everything is on the device.
+  mesh::TensorSwapper* swapper() const { return swapper_.get(); }
+
   int64_t parameter_bytes() const { return weights_->bytes(); }
   int64_t gradient_bytes() const { return reducer_->bytes(); }
   const ShardedWeights& sharded_weights() const { return *weights_; }
 
  private:
   struct Groups;
-  void make_weights(const Parts& parts, const Groups& groups, const std::vector<ShardUnit>& units);
+  void make_weights(Parts& parts, const Groups& groups, const std::vector<ShardUnit>& units);
   void make_reducer(const Parts& parts, const Groups& groups, const std::vector<ShardUnit>& units, const std::vector<bool>& trained);
   void make_pieces(const Parts& parts, const std::vector<ShardSlice>& slices, const std::vector<bool>& trained);
+  at::Tensor sum_by_unit(const std::vector<at::Tensor>& runs) const;
   void add_square(const at::Tensor& gradient, double weight, bool inside_unit);
 
+  std::unique_ptr<mesh::TensorSwapper> swapper_;  // outlives what it holds the memory of
+  bool sums_by_unit_ = false;
   comm::Group* model_group_ = nullptr;  // ranks that hold the other parts of this replica's model; null: none
   ModelShard shard_;
   std::unique_ptr<ShardedWeights> weights_;

@@ -79,6 +79,11 @@ std::vector<ShardUnit> make_shard_units(const model::Model& model, const mesh::F
     units.back().elements += here;
     joined += sizes.back();
   }
+  for (size_t u = 0; rules.by_owner && u < units.size(); ++u) {
+    units[u].counts.assign(static_cast<size_t>(rules.ranks), 0);
+    units[u].counts[u % static_cast<size_t>(rules.ranks)] = units[u].elements;
+  }
+  if (rules.by_owner) return units;
   for (ShardUnit& unit : units)
     unit.counts = rules.whole_parameters ? cut_between(layout, unit, sizes, rules.ranks) : comm::even_counts(unit.elements, rules.ranks);
   return units;

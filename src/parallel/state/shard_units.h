@@ -31,6 +31,7 @@ mesh::FlatLayout layout_of(const mesh::FlatLayout& all, const ShardUnit& unit);
 struct ShardUnitRules {
   int ranks = 1;                  // that shard each unit
   int64_t min_elements = 0;       // neighbouring blocks join until a unit has this many; 0: one unit per block
+  bool by_owner = false;          // each unit is whole on one rank, one after the other
   bool whole_parameters = false;  // cut between parameters only, at the same ones on all ranks along tp, for optimizers on matrices
 };
 

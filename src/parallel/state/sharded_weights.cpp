@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/memory_scope.h"
+#include "base/text.h"
 #include "comm/group.h"
 #include "kernels/aten.h"
 #include "mesh/trainable_gradients.h"
@@ -25,7 +27,8 @@ ShardedWeights::ShardedWeights(Parts parts) : parts_(std::move(parts)) {
   if (!parts_.gathers) flat = group_buffer(parts_.shard_group, parts_.layout.elements, parts_.compute);
   int64_t mine = 0;
   for (const ShardUnit& unit : parts_.units) mine += unit.part_of(me_).length();
-  const at::Tensor own = in_place ? at::Tensor() : at::empty({mine}, parts_.master);
+  mesh::TensorSwapper* const swapper = parts_.swapped.swapper;
+  const at::Tensor own = in_place || swapper ? at::Tensor() : at::empty({mine}, parts_.master);
   int64_t next = 0;
   for (size_t u = 0; u < n; ++u) {
     const ShardUnit& unit = parts_.units[u];
@@ -33,6 +36,14 @@ ShardedWeights::ShardedWeights(Parts parts) : parts_(std::move(parts)) {
     layouts_.push_back(layout_of(parts_.layout, unit));
     if (!parts_.gathers) whole_[u] = flat.narrow(0, unit.offset, unit.elements);
     const mesh::Interval part = unit.part_of(me_);
+    if (swapper) {
+      shards_.push_back(swapper->make({.name = "parameters." + parts_.layout.pieces[static_cast<size_t>(unit.first)].name,
+                                       .home = parts_.swapped.home,
+                                       .use = base::MemoryUse::parameters,
+                                       .io_class = memory::IoClass::parameters},
+                                      part.length(), parts_.master));
+      continue;
+    }
     shards_.push_back(in_place ? whole_[u].narrow(0, part.begin, part.length()) : own.narrow(0, next, part.length()));
     next += part.length();
   }
@@ -52,7 +63,36 @@ at::Tensor ShardedWeights::get(mesh::ParamId id) const {
 void ShardedWeights::fetch(std::span<const mesh::ParamId> ids) const {
   if (!parts_.gathers) return;
   for (const mesh::ParamId& id : ids)
-    if (!whole_[static_cast<size_t>(unit_of(id))].defined()) start_gather(unit_of(id));
+    if (!whole_[static_cast<size_t>(unit_of(id))].defined() && has_room(unit_of(id))) start_gather(unit_of(id));
+}
+
+// Whether a unit can be gathered within the budget. All ranks find the same, since units are as large on all of them.
+bool ShardedWeights::has_room(int64_t u) const {
+  const int64_t most = parts_.swapped.gathered_bytes_max;
+  if (most == 0) return true;
+  const int64_t elements = parts_.units[static_cast<size_t>(u)].elements;
+  if (std::any_of(spare_.begin(), spare_.end(), [&](const at::Tensor& one) { return one.numel() == elements; })) return true;
+  int64_t spare = 0;
+  for (const at::Tensor& one : spare_) spare += static_cast<int64_t>(one.nbytes());
+  return gathered_now_ - spare + elements * static_cast<int64_t>(parts_.compute.dtype().itemsize()) <= most;
+}
+
+// A unit is used: the disk reads it, and then those that were used after it in the step before.
+void ShardedWeights::read_ahead(int64_t u) const {
+  const SwappedUnits& swapped = parts_.swapped;
+  if (!order_.used(u) && order_.surprises() == 1 && swapped.log)
+    swapped.log->warn("memory.parameters: this step uses {} in another order than the step before, which is recorded anew",
+                      parts_.layout.pieces[static_cast<size_t>(parts_.units[static_cast<size_t>(u)].first)].name);
+  if (!swapped.swapper->prefetch(shards_[static_cast<size_t>(u)])) return;
+  for (const int64_t next : order_.ahead(static_cast<size_t>(swapped.read_ahead)))
+    if (!whole_[static_cast<size_t>(next)].defined() && !swapped.swapper->prefetch(shards_[static_cast<size_t>(next)])) return;
+}
+
+void ShardedWeights::end_of_step() const {
+  if (!parts_.swapped.swapper) return;
+  order_.end_step();
+  for (const int64_t next : order_.ahead(static_cast<size_t>(parts_.swapped.read_ahead)))
+    if (!parts_.swapped.swapper->prefetch(shards_[static_cast<size_t>(next)])) return;
 }
 
 void ShardedWeights::release(std::span<const mesh::ParamId> ids, std::span<const mesh::ParamId> next) const {
@@ -95,7 +135,14 @@ void ShardedWeights::start_gather(int64_t u) const {
   packed_[static_cast<size_t>(u)] = {};  // everything is gathered again
   const ShardUnit& unit = parts_.units[static_cast<size_t>(u)];
   at::Tensor& whole = whole_[static_cast<size_t>(u)];
+  if (parts_.swapped.swapper) read_ahead(u);
   if (parts_.gathers) {
+    if (!has_room(u))
+      throw Error(
+          Error::Kind::out_of_memory,
+          fmt::format("memory.device_budget: {} of gathered blocks are in use, and {} needs {} more than the budget leaves. Raise it.",
+                      base::human_bytes(gathered_now_), parts_.layout.pieces[static_cast<size_t>(unit.first)].name,
+                      base::human_bytes(unit.elements * static_cast<int64_t>(parts_.compute.dtype().itemsize()))));
     for (size_t i = 0; i < spare_.size() && !whole.defined(); ++i)
       if (spare_[i].numel() == unit.elements) {
         whole = spare_[i];
@@ -112,7 +159,10 @@ void ShardedWeights::start_gather(int64_t u) const {
   }
   const mesh::Interval mine = unit.part_of(me_);
   const at::Tensor own = whole.narrow(0, mine.begin, mine.length());
-  if (!own.is_alias_of(shards_[static_cast<size_t>(u)])) own.copy_(shards_[static_cast<size_t>(u)]);
+  if (!own.is_alias_of(shards_[static_cast<size_t>(u)])) {
+    const auto there = mesh::hold(parts_.swapped.swapper, shards_[static_cast<size_t>(u)], mesh::TensorSwapper::Access::read);
+    own.copy_(shards_[static_cast<size_t>(u)]);
+  }
   if (!parts_.shard_group) return;
   const std::string& name = parts_.layout.pieces[static_cast<size_t>(unit.first)].name;
   gathers_[static_cast<size_t>(u)] = parts_.shard_group->all_gather(whole, own, {comm::Purpose::parameter, name}, unit.counts);
@@ -132,6 +182,7 @@ void ShardedWeights::drop(int64_t u) const {
 
 void ShardedWeights::updated() {
   for (size_t u = 0; u < parts_.units.size(); ++u) parts_.gathers ? drop(static_cast<int64_t>(u)) : start_gather(static_cast<int64_t>(u));
+  end_of_step();
 }
 
 void ShardedWeights::updated(const std::vector<bool>& changed) {
@@ -149,6 +200,7 @@ void ShardedWeights::updated(const std::vector<bool>& changed) {
     else
       unit.all ? start_gather(u) : start_packed_gather(u, unit);
   }
+  end_of_step();
 }
 
 void ShardedWeights::wait_for_gathers() const {
@@ -167,6 +219,7 @@ std::unique_ptr<ShardedWeights> ShardedWeights::copy_of(const std::vector<bool>&
     if (chosen[i]) parts.placements.push_back(parts_.placements[i]);
   if (!parts_.gathers)
     for (ShardUnit& unit : parts.units) unit.counts = {unit.elements};
+  CAIRN_CHECK(!parts_.swapped.swapper, "a copy of weights that are swapped");
   auto copy = std::make_unique<ShardedWeights>(std::move(parts));
   if (parts_.gathers) {
     const std::vector<ShardSlice> own = shard_slices(copy->parts_.layout, copy->parts_.units, me_);
@@ -192,7 +245,8 @@ int64_t ShardedWeights::bytes() const {
   int64_t n = 0;
   for (size_t u = 0; u < shards_.size(); ++u) {
     const bool inside = whole_[u].defined() && shards_[u].is_alias_of(whole_[u]);
-    n += static_cast<int64_t>((whole_[u].defined() ? whole_[u].nbytes() : 0) + (inside ? 0 : shards_[u].nbytes()));
+    const bool away = inside || parts_.swapped.swapper;
+    n += static_cast<int64_t>((whole_[u].defined() ? whole_[u].nbytes() : 0) + (away ? 0 : shards_[u].nbytes()));
   }
   return n;
 }

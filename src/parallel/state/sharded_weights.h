@@ -6,15 +6,30 @@
 
 #include "comm/work.h"
 #include "mesh/flat_layout.h"
+#include "mesh/swap/access_order.h"
+#include "mesh/swap/tensor_swapper.h"
 #include "model/call.h"
 #include "parallel/state/active_unit.h"
 #include "parallel/state/shard_units.h"
 
+namespace cairn::base {
+class Log;
+}
 namespace cairn::comm {
 class Group;
 }
 
 namespace cairn::parallel {
+
+// Shards that are away between their uses (ZeRO-Infinity). The order in which passes use units is recorded, and as many as `read_ahead` are
+// read before they are needed.
+struct SwappedUnits {
+  mesh::TensorSwapper* swapper = nullptr;  // null: shards stay on the device
+  memory::TierKind home = memory::TierKind::disk;
+  int64_t read_ahead = 0;
+  int64_t gathered_bytes_max = 0;  // of gathered units on the device; 0: no limit
+  base::Log* log = nullptr;        // hears once of an order that changes; may be null
+};
 
 // The weights that passes read, where the ranks of a group shard every unit. Each rank owns and updates its shard. Either the whole unit
 // stays in memory between steps and is all-gathered after each update (ZeRO 1 and 2), or (`gathers`, ZeRO 3) a unit is all-gathered when a
@@ -27,6 +42,7 @@ class ShardedWeights final : public model::Weights {
     std::vector<mesh::Placement> placements;  // by piece
     comm::Group* shard_group = nullptr;       // null: nothing is sharded
     bool gathers = false;
+    SwappedUnits swapped = {};          // with `gathers`: shards that lie in a tier between their uses
     at::TensorOptions master, compute;  // how shards are kept and updated, and how passes read units
   };
   explicit ShardedWeights(Parts parts);
@@ -51,12 +67,17 @@ class ShardedWeights final : public model::Weights {
 
   int64_t bytes() const;  // between steps
   // Bytes of gathered units, spare buffers included: current and peak.
+  // Steps whose order of units was not that of the step before.
+  int64_t order_changes() const { return order_.surprises(); }
   int64_t gathered_bytes() const { return gathered_now_; }
   int64_t peak_gathered_bytes() const { return peak_gathered_; }
 
  private:
   int64_t unit_of(mesh::ParamId id) const { return unit_of_[static_cast<size_t>(id.first)]; }
   void start_gather(int64_t unit) const;
+  bool has_room(int64_t unit) const;
+  void read_ahead(int64_t unit) const;
+  void end_of_step() const;
   void start_packed_gather(int64_t unit, ActiveUnit changed) const;
   void finish_gather(int64_t unit) const;  // waits
   void drop(int64_t unit) const;
@@ -77,6 +98,7 @@ class ShardedWeights final : public model::Weights {
   std::vector<bool> changed_;  // what changed_units_ was made for
   std::vector<ActiveUnit> changed_units_;
   mutable std::vector<at::Tensor> spare_;  // dropped buffers, for reuse
+  mutable mesh::AccessOrder order_;        // of gathers, where shards are swapped
   mutable int64_t gathered_now_ = 0, peak_gathered_ = 0;
 };
 

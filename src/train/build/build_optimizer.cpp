@@ -10,7 +10,9 @@
 #include "optim/announced_optimizer.h"
 #include "optim/bf16_optimizer.h"
 #include "optim/needs.h"
+#include "optim/swapped_optimizer.h"
 #include "train/build/build_steps.h"
+#include "train/offload/offload_plan.h"
 #include "train/parameter_piece.h"
 #include "train/step_methods.h"
 
@@ -34,6 +36,7 @@ void make_optimizer(Job& job, comm::World& world) {
   Engine& engine = job.engine;
   std::vector<optim::ParameterPiece> pieces;
   std::vector<mesh::Fragment> fragments;
+  std::vector<int64_t> units;  // by piece
   if (step_method(s).needs.optimizer)
     for (const parallel::ParameterSlice& piece : engine.store->pieces()) {
       if (!piece.gradient.defined()) continue;
@@ -44,16 +47,23 @@ void make_optimizer(Job& job, comm::World& world) {
                          s.optim.kind, of.name);
       pieces.push_back(make_piece(of, piece, local_shard));
       fragments.push_back({local_shard, piece.elements});
+      units.push_back(piece.unit);
       if (!optim::optimizer_needs(s.optim.kind).elementwise()) pieces.back().split = tensor_shard(world, job.config.plan, of);
     }
+  const parallel::MemoryOptions& memory = s.layout.memory;
+  mesh::TensorSwapper* const swapper = engine.store->swapper();
+  if (swapper) assign_groups(pieces, units, memory.group_elements);
   {
     const base::MemoryScope scope("optimizer");
+    const std::unique_ptr<optim::StateMemory> away =
+        memory.optimizer == memory::TierKind::device ? nullptr : optim::swapped_state_memory(*swapper, memory.optimizer);
     engine.optimizer = s.train.parameters == Precision::bf16
-                           ? optim::make_bf16_optimizer(s.optim, pieces, base::Random(static_cast<uint64_t>(s.train.seed)))
-                           : optim::make_optimizer(s.optim, pieces);
+                           ? optim::make_bf16_optimizer(s.optim, pieces, base::Random(static_cast<uint64_t>(s.train.seed)), away.get())
+                           : optim::make_optimizer(s.optim, pieces, away.get());
     auto active = std::make_unique<optim::ActiveOptimizer>(std::move(engine.optimizer), pieces, std::move(fragments), active_set(job));
     engine.active = active.get();
     engine.optimizer = std::move(active);
+    if (swapper) engine.optimizer = optim::swap_groups(std::move(engine.optimizer), pieces, *swapper, memory.read_ahead > 0 ? 1 : 0);
     if (engine.trained.barrier)
       engine.optimizer = optim::announce_writes(std::move(engine.optimizer), pieces, optim::optimizer_needs(s.optim.kind).elementwise(),
                                                 *engine.trained.barrier);
@@ -64,7 +74,9 @@ void build_optimizer(Job& job, comm::World& world) {
   const Settings& s = job.config.settings;
   make_optimizer(job, world);
   int64_t bytes = 0;
-  for (const mesh::NamedTensor& state : job.engine.optimizer->state()) bytes += static_cast<int64_t>(state.tensor.nbytes());
+  const mesh::TensorSwapper* const swapper = job.engine.store->swapper();
+  for (const mesh::NamedTensor& state : job.engine.optimizer->state())
+    if (!swapper || !swapper->owns(state.tensor)) bytes += static_cast<int64_t>(state.tensor.nbytes());
   job.instruments.booked.emplace_back(*job.instruments.memory, base::MemoryUse::optimizer, bytes);
   // The steps of train.epochs are known only here: the warm-up takes at most as much of them as the default does.
   const int64_t warmup_steps = s.train.epochs > 0 ? std::min(s.optim.warmup_steps, s.train.steps * 2 / 5) : s.optim.warmup_steps;

@@ -45,9 +45,9 @@ void build_sampler(Job& job, const data::Subset& subset);
 //    Before it: clusters of queries, for a sampler that needs them and has no file (query_clusters.cpp). Collective.
 void cluster_queries(Job& job, comm::World& world, const Start& start);
 // 7. Memory for parameters and gradients, as the plan places them (place_parameters.cpp). `trained`: for each parameter of the model.
-void place_parameters(Job& job, comm::World& world, const std::vector<bool>& trained);
+void place_parameters(Job& job, comm::World& world, const Start& start, const std::vector<bool>& trained);
 //    The part of it that holds state: again where experts get new homes (train/experts/move_experts.h).
-void place_state(Job& job, comm::World& world, const std::vector<bool>& trained);
+void place_state(Job& job, comm::World& world, const Start& start, const std::vector<bool>& trained);
 // 8. Optimizer and learning-rate schedule (build_optimizer.cpp).
 void build_optimizer(Job& job, comm::World& world);
 //    The optimizer alone: again where experts get new homes.

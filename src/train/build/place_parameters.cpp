@@ -25,39 +25,59 @@
 #include "train/build/check_settings.h"
 #include "train/fp8_linear.h"
 #include "train/loss_chunks.h"
+#include "train/offload/make_swapper.h"
 #include "train/planned.h"
 
 namespace cairn::train {
 namespace {
 
-void make_store(Job& job, comm::World& world, const std::vector<bool>& trained, const planner::StepRules& rules) {
+// The budget of the device that is left for gathered blocks; 0: no limit.
+int64_t gathered_bytes_max(const OffloadPlan& plan, const parallel::MemoryOptions& memory) {
+  const std::optional<int64_t> budget = parallel::budget_bytes("memory.device_budget", memory.device_budget);
+  return budget && plan.gathered > 0 ? *budget - plan.device_needed() + plan.gathered : 0;
+}
+
+// What lies in tiers, their budgets taken.
+parallel::SwappedState swapped_state(Job& job, comm::World& world, const Start& start, const std::vector<bool>& trained,
+                                     planner::StepRules rules) {
+  const parallel::MemoryOptions& memory = job.config.settings.layout.memory;
+  rules.trained = trained;
+  const OffloadPlan plan = offload_plan(job.config.settings, *job.engine.model, job.config.plan, rules, world.rank());
+  return {.swapper = make_swapper(job, world, start, plan),
+          .parameters = memory.parameters,
+          .gradients = memory.gradients,
+          .read_ahead = memory.read_ahead,
+          .gathered_bytes_max = gathered_bytes_max(plan, memory),
+          .log = world.rank() == 0 ? &world.log() : nullptr};
+}
+
+void make_store(Job& job, comm::World& world, const Start& start, const std::vector<bool>& trained, const planner::StepRules& rules) {
   const TrainOptions& t = job.config.settings.train;
   const auto fp32 = at::TensorOptions().dtype(at::kFloat).device(job.config.device), bf16 = fp32.dtype(at::kBFloat16);
   const auto format = [&](Precision precision) { return precision == Precision::bf16 ? bf16 : fp32; };
-  const int64_t min_unit_elements = rules.bucket_bytes / 4;
+  const int64_t units = min_unit_elements(job.config.settings.layout.memory, rules);
   const model::Model& model = *job.engine.model;
-  job.engine.store = std::make_unique<parallel::ParameterStore>(
-      parallel::ParameterStore::Parts{.world = world,
-                                      .model = model,
-                                      .plan = job.config.plan,
-                                      .trained = trained,
-                                      .master = format(t.parameters),
-                                      .compute = format(t.precision),
-                                      .gradients = format(t.gradients),
-                                      .whole_parameters = rules.whole_parameters,
-                                      .min_unit_elements = min_unit_elements,
-                                      .accumulate_unsharded = rules.accumulate_unsharded,
-                                      .reuse_gradient_memory = job.config.device.is_cuda() && !t.cuda_graph});
-  job.assembly = std::make_unique<parallel::FullTensorGather>(parallel::FullTensorGather::Parts{.world = world,
-                                                                                                .model = model,
-                                                                                                .plan = job.config.plan,
-                                                                                                .whole_parameters = rules.whole_parameters,
-                                                                                                .min_unit_elements = min_unit_elements});
+  job.engine.store = std::make_unique<parallel::ParameterStore>(parallel::ParameterStore::Parts{
+      .world = world,
+      .model = model,
+      .plan = job.config.plan,
+      .trained = trained,
+      .master = format(t.parameters),
+      .compute = format(t.precision),
+      .gradients = format(t.gradients),
+      .whole_parameters = rules.whole_parameters,
+      .min_unit_elements = units,
+      .accumulate_unsharded = rules.accumulate_unsharded,
+      .reuse_gradient_memory =
+          job.config.device.is_cuda() && !t.cuda_graph && job.config.settings.layout.memory.gradients == memory::TierKind::device,
+      .swapped = swapped_state(job, world, start, trained, rules)});
+  job.assembly = std::make_unique<parallel::FullTensorGather>(parallel::FullTensorGather::Parts{
+      .world = world, .model = model, .plan = job.config.plan, .whole_parameters = rules.whole_parameters, .min_unit_elements = units});
   job.state_map = std::make_unique<parallel::StateMap>(parallel::StateMap::Parts{.model = model,
                                                                                  .plan = job.config.plan,
                                                                                  .ranks = job.engine.step_group->ranks(),
                                                                                  .whole_parameters = rules.whole_parameters,
-                                                                                 .min_unit_elements = min_unit_elements});
+                                                                                 .min_unit_elements = units});
 }
 
 // What sync and optimizer work on: the trained pieces that this rank keeps, in one order.
@@ -180,13 +200,13 @@ bool skips_logits(const Job& job) {
 
 }  // namespace
 
-void place_state(Job& job, comm::World& world, const std::vector<bool>& trained) {
-  make_store(job, world, trained,
+void place_state(Job& job, comm::World& world, const Start& start, const std::vector<bool>& trained) {
+  make_store(job, world, start, trained,
              step_rules(job.config.settings, *job.engine.model, job.config.plan, job.data.length, job.config.device.is_cuda()));
   list_trained(job.engine, trained);
 }
 
-void place_parameters(Job& job, comm::World& world, const std::vector<bool>& trained) {
+void place_parameters(Job& job, comm::World& world, const Start& start, const std::vector<bool>& trained) {
   const Settings& s = job.config.settings;
   parallel::Plan& plan = job.config.plan;
   Engine& engine = job.engine;
@@ -204,7 +224,7 @@ void place_parameters(Job& job, comm::World& world, const std::vector<bool>& tra
   engine.model = parallel::with_dtensor_blocks(std::move(engine.model), plan, world);
   const planner::StepRules rules = step_rules(s, *engine.model, plan, job.data.length, on_gpu);
   check_copies(job, world);
-  place_state(job, world, trained);
+  place_state(job, world, start, trained);
   engine.buffers = engine.model->make_buffers(at::TensorOptions().dtype(at::kFloat).device(job.config.device));
   engine.options.recompute_stage = rules.recompute_stage;
   engine.options.recompute_last = rules.recompute_last;

@@ -12,6 +12,7 @@ namespace cairn::train {
 void start_weights(Job& job, const std::optional<snapshot::Pretrained>& pretrained, comm::World& world) {
   for (const StateTensor& one : parameter_state(job)) {
     if (!one.mine.defined()) continue;
+    const auto there = mesh::hold(job.engine.store->swapper(), one.mine, mesh::TensorSwapper::Access::update);
     if (one.mine.sizes().vec() == one.shape) {
       start_values(job, one.parameter, one.mine);
     } else {  // a sharded parameter: one full tensor at a time

@@ -73,7 +73,7 @@ int64_t move_experts(Job& job, comm::World& world, const std::vector<mesh::Ragge
   const bool gradients = step_method(job.config.settings).needs.gradients;
   std::vector<bool> trained = model::trainable(*engine.model, job.config.settings.model.train);
   if (!gradients) trained.assign(trained.size(), false);
-  place_state(job, world, trained);
+  place_state(job, world, {}, trained);
   make_optimizer(job, world);
   build_sync(job, world, {});
   engine.active->replace_set(std::move(active));

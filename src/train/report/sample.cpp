@@ -28,6 +28,7 @@ at::Tensor in_one_piece(const mesh::NamedTensors& parameters, const mesh::FlatLa
 
 std::vector<ReportData::Sample> write_samples(Job& job) {
   if (job.config.settings.log.samples == 0 || job.config.settings.data.needs().retrieval) return {};  // encoders write nothing
+  if (job.config.settings.layout.memory.parameters != memory::TierKind::device) return {};            // they do not fit in one piece
   const mesh::NamedTensors parameters = gather_whole(job, model_state(job));
   if (!job.config.writes) return {};
   std::vector<ReportData::Sample> samples;

@@ -21,11 +21,12 @@ at::Tensor finite(const at::Tensor& tensor) {
 
 }  // namespace
 
-std::string first_not_finite(const mesh::NamedTensors& tensors) {
+std::string first_not_finite(const mesh::NamedTensors& tensors, mesh::TensorSwapper* swapper) {
   std::vector<at::Tensor> found;
   std::vector<size_t> of;
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (!tensors[i].tensor.is_floating_point()) continue;
+    const auto there = mesh::hold(swapper, tensors[i].tensor, mesh::TensorSwapper::Access::read);
     found.push_back(finite(tensors[i].tensor));
     of.push_back(i);
   }

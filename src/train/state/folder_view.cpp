@@ -100,9 +100,10 @@ int writer_for(const std::vector<bool>& sees, int rank) {
 
 namespace {
 
-void send_part(comm::Group& group, int to, const RankSnapshot& saved) {
+void send_part(comm::Group& group, int to, const RankSnapshot& saved, mesh::TensorSwapper* swapper) {
   const snapshot::PartWriter plan("", saved.part, base::nowhere_disk());
   for (const snapshot::WriteBlock& block : plan.blocks()) {
+    const auto there = mesh::hold(swapper, block.data, mesh::TensorSwapper::Access::read);
     at::Tensor host = block.data.cpu().contiguous();
     group.send({host.data_ptr(), static_cast<int64_t>(host.nbytes()), comm::Dtype::u8}, to, kPart).wait_host();
   }
@@ -139,7 +140,7 @@ void write_for_others(Job& job, const PartSave& save, const std::vector<bool>& s
   for (int rank = 0; rank < group.size(); ++rank) {
     if (sees[static_cast<size_t>(rank)]) continue;
     const int writer = writer_for(sees, rank);
-    if (group.rank() == rank) send_part(group, writer, save.saved());
+    if (group.rank() == rank) send_part(group, writer, save.saved(), job.engine.store->swapper());
     if (group.rank() == writer) receive_part(group, rank, collect_of(job, rank), save);
   }
 }

@@ -154,8 +154,10 @@ std::vector<StateTensor> sync_state(Job& job, int64_t step) {
 
 mesh::NamedTensors gather_whole(const Job& job, const std::vector<StateTensor>& state) {
   mesh::NamedTensors whole;
+  mesh::TensorSwapper* const swapper = job.engine.store->swapper();
   for (const StateTensor& one : state) {
-    at::Tensor tensor = one.mine;
+    const auto there = mesh::hold(swapper, one.mine, mesh::TensorSwapper::Access::read);
+    at::Tensor tensor = swapper && swapper->owns(one.mine) && job.assembly->trivial() ? one.mine.clone() : one.mine;
     if (!job.assembly->trivial())
       tensor = one.by_element ? job.assembly->gather(one.parameter, one.mine, one.name, one.dtype)
                               : job.assembly->gather_whole(one.parameter, one.mine, one.shape, one.name, one.dtype);
@@ -173,7 +175,8 @@ void load(const Job& job, const snapshot::OpenSnapshot& from, const std::string&
     want.dtype = one.mine.defined() ? one.mine.scalar_type() : one.dtype;
     if (!one.mine.defined()) continue;
     const parallel::ParameterShard& share = job.engine.store->shard().parameters[one.parameter];
-    want.take = [&one, &share](const at::Tensor& whole) {
+    want.take = [&one, &share, swapper = job.engine.store->swapper()](const at::Tensor& whole) {
+      const auto there = mesh::hold(swapper, one.mine, mesh::TensorSwapper::Access::update);
       if (!one.by_element || one.mine.numel() == whole.numel()) {
         one.mine.copy_(whole.view(one.mine.sizes()));
         return;

@@ -13,6 +13,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>
 
+#include "base/byte_count.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/trace.h"
@@ -406,7 +407,7 @@ int64_t ring_bytes_of(const std::string& setting, int64_t state, int64_t largest
     const auto of_memory = static_cast<int64_t>(0.4 * static_cast<double>(base::available_bytes()) / std::max(1, local_ranks));
     return std::max(least, std::min(state + state / 4, of_memory));
   }
-  const std::optional<int64_t> bytes = snapshot::parse_bytes(setting);
+  const std::optional<int64_t> bytes = base::parse_bytes(setting);
   if (!bytes)
     base::fail_input("snapshot.host_bytes = \"{}\": not a size. Use \"auto\", or a number with a unit, as in \"512MiB\".", setting);
   if (*bytes < least)

@@ -96,13 +96,20 @@ class SharedLoad {
     }
     agree();
     if (!result_.damage.empty()) return result_;
-    for (const PlannedTensor& one : tensors_)
-      if (one.into.defined() && one.into.data_ptr() != one.tensor->mine.data_ptr())
-        one.tensor->mine.copy_(one.into.view(one.tensor->mine.sizes()));
+    for (const PlannedTensor& one : tensors_) {
+      if (!one.into.defined() || one.into.is_alias_of(one.tensor->mine)) continue;
+      const auto there = mesh::hold(job_.engine.store->swapper(), one.tensor->mine, mesh::TensorSwapper::Access::update);
+      one.tensor->mine.copy_(one.into.view(one.tensor->mine.sizes()));
+    }
     return result_;
   }
 
  private:
+  // Where the tensor itself is written.
+  mesh::TensorSwapper::Hold hold(const PlannedTensor& planned) const {
+    return mesh::hold(job_.engine.store->swapper(), planned.into, mesh::TensorSwapper::Access::update);
+  }
+
   // Names, shapes and dtypes.
   void check(const SectionToLoad& section) const {
     std::vector<snapshot::TensorRequest> wanted;
@@ -291,6 +298,7 @@ class SharedLoad {
   void keep(const Unit& unit) {
     for (const Part& part : parts_for(unit, static_cast<size_t>(group_.rank()))) {
       const PlannedTensor& planned = tensors_[part.tensor];
+      const auto there = hold(planned);
       copy_runs(mesh::runs_between(part.box, part.from, part.to), buffer_.data() + part.from_byte,
                 static_cast<std::byte*>(planned.into.data_ptr()), planned.element_bytes);
     }
@@ -351,6 +359,7 @@ class SharedLoad {
     for (const std::vector<Part>& parts : arriving)
       for (const Part& part : parts) {
         const PlannedTensor& planned = tensors_[part.tensor];
+        const auto there = hold(planned);
         copy_runs(mesh::runs_between(part.box, packed(part.box), part.to), next, static_cast<std::byte*>(planned.into.data_ptr()),
                   planned.element_bytes);
         next += part.box.elements() * planned.element_bytes;

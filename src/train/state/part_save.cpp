@@ -100,6 +100,7 @@ void PartSave::write_part() {
   writer->open();
   PageBuffer buffer;
   for (const snapshot::WriteBlock& block : writer->blocks()) {
+    const auto there = mesh::hold(parts_.swapper, block.data, mesh::TensorSwapper::Access::read);
     const at::Tensor host = parts_.direct ? buffer.copy(block) : block.data.cpu();
     writer->write(block, {static_cast<const std::byte*>(host.const_data_ptr()), host.nbytes()});
   }

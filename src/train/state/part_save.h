@@ -5,6 +5,7 @@
 #include <mutex>
 #include <string>
 
+#include "mesh/swap/tensor_swapper.h"
 #include "snapshot/staging.h"
 #include "train/state/restore.h"
 
@@ -40,8 +41,9 @@ class PartSave {
     std::unique_ptr<snapshot::StagingFolder> staging;  // on the first rank
     RankSnapshot saved;
     const base::Disk& disk;
-    bool direct = false;                   // past the page cache where the file system can
-    snapshot::Remover* remover = nullptr;  // of snapshots that are no longer kept
+    bool direct = false;                     // past the page cache where the file system can
+    snapshot::Remover* remover = nullptr;    // of snapshots that are no longer kept
+    mesh::TensorSwapper* swapper = nullptr;  // of what is saved and lies in a tier; then only the training thread writes. Null: nothing
   };
   explicit PartSave(Parts parts) : parts_(std::move(parts)) {}
 

@@ -292,7 +292,7 @@ std::string restore(Job& job, base::Log& log, const snapshot::OpenSnapshot& foun
   restore_step(job, log, found);
   restore_active(job, found);
   restore_between_steps(job, found);
-  if (const std::string name = first_not_finite(job.engine.trained.values); !name.empty())
+  if (const std::string name = first_not_finite(job.engine.trained.values, job.engine.store->swapper()); !name.empty())
     base::fail_corrupt(found.path(),
                        fmt::format("{} has values that are not finite: the run had diverged when it saved this snapshot. Delete "
                                    "the folder to resume from the snapshot before it",

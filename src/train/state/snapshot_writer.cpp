@@ -155,7 +155,8 @@ std::optional<PartSave::Parts> SnapshotWriter::begin_save(RankSnapshot saved, bo
                         .saved = std::move(saved),
                         .disk = disk_,
                         .direct = job_.config.settings.snapshot.direct_io,
-                        .remover = &remover_};
+                        .remover = &remover_,
+                        .swapper = job_.engine.store->swapper()};
   if (group.rank() == 0 && !left_out)
     end_write([&] {
       remover_.wait();  // the disk may need the room

@@ -210,7 +210,7 @@ std::unique_ptr<Step> make_gradient(const StepContext& context) {
 StepMethod gradient_method() {
   return {.name = "gradient",
           .help = "backward and an optimizer",
-          .needs = {.announces_writes = true, .step_plans = true, .sample_losses = true},
+          .needs = {.announces_writes = true, .step_plans = true, .swaps = true, .sample_losses = true},
           .make = make_gradient};
 }
 

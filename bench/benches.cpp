@@ -17,6 +17,7 @@ std::vector<BenchRow> bench_islands(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_kernels(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_ladder(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_linear(const BenchOptions&, base::Log&);
+std::vector<BenchRow> bench_moe(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_overlap(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_parallel(const BenchOptions&, base::Log&);
 std::vector<BenchRow> bench_placements(const BenchOptions&, base::Log&);
@@ -65,6 +66,11 @@ const std::vector<Bench>& benches() {
        "Gated linear attention: kernels against the recurrence token by token; zeco on 4 ranks of slow links against lasp1, lasp2 and one "
        "rank.",
        bench_linear},
+      {"moe",
+       "Mixtures of experts: a layer against a dense MLP of the same operations, steps against transformers; on a GPU grouped products "
+       "against "
+       "libtorch's, and steps against compiled PyTorch.",
+       bench_moe},
       {"overlap",
        "Recomputation while a pipeline waits, and ZeRO 3's gathers ahead of their use, against the same runs without, on slow links: step "
        "time.",

@@ -30,16 +30,6 @@ namespace {
 constexpr double kLeastPart_s = 12;  // a part that has less time left is not begun
 constexpr double kEnding_s = 5;      // what a program may take to end once its time is up
 
-// The machine's own interpreter where it has PyTorch in the version that Cairn runs on, else one made for it.
-std::string python_with_torch(const BenchOptions& options, base::Log& log) {
-  const std::string pins = base::read_file(std::string(CAIRN_BENCH_FOLDER) + "/../deps/torch.txt", 4096);
-  const size_t at = pins.find("torch==") + 7;
-  const std::string wanted = pins.substr(at, pins.find('\n', at) - at);
-  const ProcessResult asked =
-      run_program({"python3", "-c", "import importlib.metadata as m; print(m.version('torch'))"}, options.scratch + "/python.log");
-  return asked.exit_code == 0 && asked.output.starts_with(wanted) ? "python3" : peer_python(options, log);
-}
-
 // The time that a case has, handed out part by part.
 class Budget {
  public:

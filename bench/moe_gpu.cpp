@@ -122,7 +122,7 @@ void bench_moe_products(std::vector<BenchRow>& rows, base::Log& log) {
 }
 
 void bench_moe_gpu_step(const BenchOptions& options, std::vector<BenchRow>& rows, base::Log& log) {
-  const std::string python = peer_python(options, log);
+  const std::string python = python_with_torch(options, log);
   const int64_t steps = options.steps > 0 ? options.steps : 40;
   base::Json settings;
   settings["device"] = "cuda", settings["steps"] = steps, settings["batch"] = 8, settings["length"] = 2048, settings["vocab"] = 32000;

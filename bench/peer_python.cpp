@@ -35,4 +35,13 @@ std::string peer_python(const BenchOptions& options, base::Log& log, const std::
   return python.string();
 }
 
+std::string python_with_torch(const BenchOptions& options, base::Log& log) {
+  const std::string pins = base::read_file(std::string(CAIRN_BENCH_FOLDER) + "/../deps/torch.txt", 4096);
+  const size_t at = pins.find("torch==") + 7;
+  const std::string wanted = pins.substr(at, pins.find('\n', at) - at);
+  const ProcessResult asked =
+      run_program({"python3", "-c", "import importlib.metadata as m; print(m.version('torch'))"}, options.scratch + "/python.log");
+  return asked.exit_code == 0 && asked.output.starts_with(wanted) ? "python3" : peer_python(options, log);
+}
+
 }  // namespace cairn::study

@@ -266,7 +266,7 @@ void overlap(const ProofOptions& options, Findings& findings, base::Log& log) {
   log.info("4. reads as long as compute");
   constexpr int64_t kLayers = 6, kMicroBatches = 4;
   const Sets shape{"model.embed=256", "model.mlp=1024",        "model.heads=8",      "model.kv_heads=8",
-                   "data.length=128", "train.global_batch=32", "train.micro_batch=8"};
+                   "data.length=128", "train.global_batch=16", "train.micro_batch=4"};
   const auto with = [&](Sets more) {
     more.insert(more.begin(), shape.begin(), shape.end());
     more.emplace_back("memory.slowdown_max=0");

@@ -212,7 +212,7 @@ TEST(OffloadRefusals, GiveNumbersAndARemedy) {
   EXPECT_THAT(offload_refusal({"memory.optimizer=disk", "memory.disk_budget=64KiB"}, disk.path()),
               HasSubstr("memory.disk_budget = 64.0 KiB: what lies on disk needs"));
   EXPECT_THAT(offload_refusal({"memory.optimizer=disk", "memory.disk_budget=900TiB"}, disk.path()), HasSubstr("free"));
-  EXPECT_THAT(offload_refusal({"memory.optimizer=disk", "memory.disk_read_mib_s=0.1", "memory.disk_write_mib_s=0.1"}, disk.path()),
+  EXPECT_THAT(offload_refusal({"memory.optimizer=disk", "memory.disk_read_mib_s=0.01", "memory.disk_write_mib_s=0.01"}, disk.path()),
               HasSubstr("needs"));
   EXPECT_THAT(offload_refusal({"memory.host_budget=much"}), HasSubstr("memory.host_budget = \"much\": is no number of bytes."));
   EXPECT_THAT(offload_refusal({"memory.parameters=disk", "memory.zero=2"}, disk.path(), 2),

@@ -150,7 +150,7 @@ Sets large(const std::string& device, const std::string& host) {
 
 std::string refusal(const ProofOptions& options, const Sets& sets) {
   try {
-    on_ranks(1, [&](comm::World& world) { train::build(world, tiers_recipe(options, sets), {.cache = {}, .terminal = nullptr}, {}); });
+    on_ranks(1, [&](comm::World& world) { train::build(world, tiers_recipe(options, sets), train::Start(), {}); });
   } catch (const Error& error) {
     return error.what();
   }
@@ -180,7 +180,7 @@ void capacity(const ProofOptions& options, Findings& findings, base::Log& log) {
   for (const std::string& one : tiers("disk", "disk", "disk")) sets.push_back(one);
   double state = 0;
   on_ranks(1, [&](comm::World& world) {
-    const auto job = train::build(world, tiers_recipe(options, sets), {.cache = {}, .terminal = nullptr}, {});
+    const auto job = train::build(world, tiers_recipe(options, sets), train::Start(), {});
     state = 16.0 * static_cast<double>(job->engine.model->elements()) / kMiB;
     train::take_step(*job);
   });
@@ -217,7 +217,7 @@ void bytes(const ProofOptions& options, Findings& findings, base::Log& log) {
   Sets sets = tiers("disk", "disk", "disk");
   sets.insert(sets.end(), {"model.embed=256", "model.mlp=1024", "memory.host_budget=48MiB"});
   on_ranks(1, [&](comm::World& world) {
-    const auto job = train::build(world, tiers_recipe(options, sets), {.cache = {}, .terminal = nullptr}, {});
+    const auto job = train::build(world, tiers_recipe(options, sets), train::Start(), {});
     mesh::TensorSwapper& swapper = *job->engine.store->swapper();
     const auto step = [&] {
       train::take_step(*job);
@@ -266,16 +266,14 @@ void overlap(const ProofOptions& options, Findings& findings, base::Log& log) {
   log.info("4. reads as long as compute");
   constexpr int64_t kLayers = 6, kMicroBatches = 4;
   const Sets shape{"model.embed=256", "model.mlp=1024",        "model.heads=8",      "model.kv_heads=8",
-                   "data.length=128", "train.global_batch=32", "train.micro_batch=8"};
+                   "data.length=128", "train.global_batch=16", "train.micro_batch=4"};
   const auto with = [&](Sets more) {
     more.insert(more.begin(), shape.begin(), shape.end());
     more.emplace_back("memory.slowdown_max=0");
     return tiers_recipe(options, more);
   };
   on_ranks(1, [&](comm::World& world) {
-    const auto built = [&](const base::Recipe& recipe) {
-      return Stepping{train::build(world, recipe, {.cache = {}, .terminal = nullptr}, {})};
-    };
+    const auto built = [&](const base::Recipe& recipe) { return Stepping{train::build(world, recipe, train::Start(), {})}; };
     Stepping memory = built(with({}));
     for (int i = 0; i < 5; ++i) memory.step();
     // A forward pass is a third of a micro-batch; the head and the embedding are small beside the layers.
@@ -312,7 +310,7 @@ void partitions(const ProofOptions& options, Findings& findings, base::Log& log)
                     "memory.slowdown_max=0"};
     std::vector<double> steps_s;
     on_ranks(4, [&](comm::World& world) {
-      Stepping run{train::build(world, tiers_recipe(options, sets), {.cache = {}, .terminal = nullptr}, {})};
+      Stepping run{train::build(world, tiers_recipe(options, sets), train::Start(), {})};
       for (int i = 0; i < 4; ++i) run.step();
       if (world.rank() == 0) steps_s = run.steps_s;
     });

@@ -263,6 +263,8 @@ std::vector<bool> parameters_of_layer(const train::Job& job, const std::string& 
 at::Tensor zero_order_vectors(train::Job& job, std::span<const int64_t> ids, const ScoreOptions& options, const ZeroOrder& how) {
   if (!job.assembly->trivial())
     base::fail_input("study.vectors.type = zero_order: parameters are sharded. Use mesh.dp without ZeRO, or type = sgd.");
+  if (job.config.settings.layout.memory.parameters != memory::TierKind::device)
+    base::fail_input("study.vectors.type = zero_order: it writes parameters in memory. Leave memory.parameters out, or use type = sgd.");
   const std::vector<bool> wanted = parameters_of_layer(job, options.layer);
   std::vector<size_t> chosen;
   std::vector<at::Tensor> values, before;

@@ -24,6 +24,7 @@ mesh::NamedTensors take_trained(train::Job& job) {
   mesh::NamedTensors all;
   for (const train::StateTensor& one : train::parameter_state(job)) {
     if (!trained[one.parameter]) continue;
+    const auto there = mesh::hold(job.engine.store->swapper(), one.mine, mesh::TensorSwapper::Access::read);
     at::Tensor whole;
     if (job.assembly->trivial()) {
       whole = one.mine.to(at::kCPU, at::kFloat).clone();

@@ -45,6 +45,13 @@ const Use& use_of(Feature feature) {
       {Feature::zero, {"memory.zero=1"}, 2, "memory.zero"},
       {Feature::tp, {"mesh.tp=2"}, 2, "mesh.tp"},
       {Feature::zero3, {"memory.zero=3"}, 2, "memory.zero"},
+      {Feature::zero1_or_2, {"memory.zero=2"}, 2, "memory.zero"},
+      {Feature::replicas, {"mesh.dp=2"}, 2, "mesh.dp"},
+      {Feature::swapped_parameters, {"memory.parameters=disk"}, 1, "memory.parameters"},
+      {Feature::swapped_gradients, {"memory.gradients=host"}, 1, "memory.gradients"},
+      {Feature::swapped_optimizer, {"memory.optimizer=disk"}, 1, "memory.optimizer"},
+      {Feature::background_saves, {"snapshot.mode=async"}, 1, "snapshot.mode"},
+      {Feature::memory_snapshots, {"snapshot.memory.every=2"}, 1, "snapshot.memory.every"},
       {Feature::pp, {"mesh.pp=2"}, 2, "mesh.pp"},
       {Feature::cp, {"mesh.cp=2"}, 2, "mesh.cp"},
       {Feature::ep, {"mesh.ep=2"}, 2, "mesh.ep"},
@@ -70,9 +77,9 @@ const Use& use_of(Feature feature) {
   throw std::logic_error("a feature in the list of conflicts has no recipe here: add one");
 }
 
-// No rule along dp decides on the host yet; adapters need a pretrained model, and copies of experts one with experts.
+// There is one rule along dp; adapters need a pretrained model, and copies of experts one with experts.
 bool has_no_recipe(Feature feature) {
-  return feature == Feature::host_sync || feature == Feature::adapters_behind || feature == Feature::fssdp ||
+  return feature == Feature::host_sync || feature == Feature::dp_rule || feature == Feature::adapters_behind || feature == Feature::fssdp ||
          feature == Feature::reshard;
 }
 

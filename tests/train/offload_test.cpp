@@ -1,9 +1,12 @@
 // Memory tiers: state on the device, in host memory or on disk gives the same run.
 #include <filesystem>
+#include <fstream>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/checksum.h"
 #include "base/error.h"
 #include "base/metrics.h"
 #include "harness/disk_folder.h"
@@ -11,6 +14,7 @@
 #include "kernels/aten.h"
 #include "refusal.h"
 #include "small_decoder.h"
+#include "train/dry_run.h"
 #include "train/layout_trace.h"
 #include "train_on.h"
 
@@ -164,6 +168,35 @@ TEST(OffloadMetrics, TellStallsHitsAndBytes) {
   EXPECT_GT(rows[2].number("memory_disk_bytes"), 0);
 }
 
+// What a killed run left is removed by the next one with its run directory; files of other runs stay.
+TEST(OffloadSwapFiles, AreRemovedByTheirOwnRun) {
+  const harness::DiskFolder disk;
+  const harness::ScratchFolder scratch;
+  base::Recipe recipe = small_decoder("llama", {"memory.optimizer=disk"});
+  recipe.set("train.steps", int64_t{1}, "test");
+  recipe.set("memory.disk_path", disk.path().string(), "test");
+  const std::string own = fmt::format("{:016x}", base::checksum(std::filesystem::weakly_canonical(scratch / "run").string()));
+  for (const std::string& id : {own + "-0", own + "-7", std::string("0123456789abcdef-0")})
+    std::ofstream(disk.path() / ("cairn-swap-" + id + ".data")) << "left";
+  train_on(1, recipe, scratch / "run");
+  EXPECT_THAT(disk.names(), testing::ElementsAre("cairn-swap-0123456789abcdef-0.data"));
+}
+
+TEST(OffloadDryRun, PrintsBytesByTierAndRank) {
+  base::Recipe recipe = small_decoder("llama", tiers("disk", "host", "disk"));
+  recipe.set("memory.zero=3");
+  const std::string text = dry_run(recipe, {.out = {}, .cache = {}, .terminal = nullptr}, 3, {.bytes = int64_t{1} << 34, .ranks = 3}).text;
+  for (const char* part : {"tiers, by rank\n", "  2                      device ", "host ", "disk ", "TB written a day", "host tier"})
+    EXPECT_THAT(text, HasSubstr(part));
+  recipe.set("memory.device_budget=1KiB");
+  try {
+    dry_run(recipe, {.out = {}, .cache = {}, .terminal = nullptr}, 3, {});
+    FAIL() << "it does not fit";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("memory.device_budget = 1.00 KiB: the device ("));
+  }
+}
+
 std::string offload_refusal(const std::vector<std::string>& sets, const std::filesystem::path& disk = "", int ranks = 1) {
   base::Recipe recipe = small_decoder("llama", sets);
   if (!disk.empty()) recipe.set("memory.disk_path", disk.string(), "test");
@@ -179,7 +212,7 @@ TEST(OffloadRefusals, GiveNumbersAndARemedy) {
   EXPECT_THAT(offload_refusal({"memory.optimizer=disk", "memory.disk_budget=64KiB"}, disk.path()),
               HasSubstr("memory.disk_budget = 64.0 KiB: what lies on disk needs"));
   EXPECT_THAT(offload_refusal({"memory.optimizer=disk", "memory.disk_budget=900TiB"}, disk.path()), HasSubstr("free"));
-  EXPECT_THAT(offload_refusal({"memory.optimizer=disk", "memory.disk_read_mib_s=0.1", "memory.disk_write_mib_s=0.1"}, disk.path()),
+  EXPECT_THAT(offload_refusal({"memory.optimizer=disk", "memory.disk_read_mib_s=0.01", "memory.disk_write_mib_s=0.01"}, disk.path()),
               HasSubstr("needs"));
   EXPECT_THAT(offload_refusal({"memory.host_budget=much"}), HasSubstr("memory.host_budget = \"much\": is no number of bytes."));
   EXPECT_THAT(offload_refusal({"memory.parameters=disk", "memory.zero=2"}, disk.path(), 2),

@@ -152,8 +152,13 @@ OffloadPlan offload_plan(const Settings& s, const model::Model& model, const par
     kept(m.optimizer).optimizer += group.optimizer;
     found.read_per_step += is_on_disk(m.optimizer, group.optimizer);
     found.written_per_step += is_on_disk(m.optimizer, group.optimizer);
-    const int64_t moved = is_on_disk(m.optimizer, group.optimizer) + is_on_disk(m.parameters, sealed(unit.elements * master)) +
-                          is_on_disk(m.gradients, sealed(unit.trained * 4));
+    int64_t moved = 0, records = 0;
+    for (const int64_t bytes : {is_on_disk(m.optimizer, group.optimizer), is_on_disk(m.parameters, sealed(unit.elements * master)),
+                                is_on_disk(m.gradients, sealed(unit.trained * 4))}) {
+      moved += bytes;
+      records += bytes > 0 ? 1 : 0;
+    }
+    if (records > 1) moved += moved / 2;  // they may lie so that what is free is not in one piece
     if (moved >= found.host_least) found.largest = group.name;
     found.host_least = std::max(found.host_least, moved);
   }

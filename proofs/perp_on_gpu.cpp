@@ -1,6 +1,8 @@
 // PERP on one GPU: a decoder of a billion parameters, with layers as wide as those of 7B models, loses half of their weights and is
 // retrained, once by a sliver of its parameters and once by all that are left.
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <vector>
 
 #include <fmt/format.h>
@@ -69,7 +71,7 @@ GpuPruned prune_on_gpu(const ProofOptions& options, const fs::path& from, const 
   found.tokens_per_s = rates.at(rates.size() / 2);
   base::Log quiet = base::Log::quiet();
   for (const snapshot::TensorEntry& one : snapshot::open_latest((out / "run").string(), quiet).value().entries("optimizer"))
-    found.optimizer_bytes += one.end - one.begin;
+    found.optimizer_bytes += std::accumulate(one.shape.begin(), one.shape.end(), snapshot::bytes_of(one.dtype), std::multiplies<>());
   return found;
 }
 

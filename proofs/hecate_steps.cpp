@@ -96,11 +96,11 @@ class CostedExchange final : public model::ExpertExchange {
 };
 
 base::Recipe steps_recipe(const ProofOptions& options, const Assignments& sets) {
-  return with(small_decoder(options, {"model.kind=mixtral", fmt::format("model.layers={}", kStepLayers), fmt::format("model.embed={}", kEmbed),
-                                      "model.heads=4", "model.kv_heads=2", fmt::format("model.mlp={}", kExpertWidth),
-                                      fmt::format("model.moe.experts={}", kStepExperts), "model.moe.balance=bias", "model.moe.bias_rate=0",
-                                      "train.global_batch=128", "data.length=32", "train.steps=100", "optim.learning_rate=0.000001",
-                                      "data.stories_bytes=200000"}),
+  return with(small_decoder(options, {"model.kind=mixtral", fmt::format("model.layers={}", kStepLayers),
+                                      fmt::format("model.embed={}", kEmbed), "model.heads=4", "model.kv_heads=2",
+                                      fmt::format("model.mlp={}", kExpertWidth), fmt::format("model.moe.experts={}", kStepExperts),
+                                      "model.moe.balance=bias", "model.moe.bias_rate=0", "train.global_batch=128", "data.length=32",
+                                      "train.steps=100", "optim.learning_rate=0.000001", "data.stories_bytes=200000"}),
               sets);
 }
 
@@ -185,13 +185,11 @@ Biases find_biases(const ProofOptions& options, int64_t first) {
 // What steps took, each.
 struct StepBooks {
   double seconds = 0;
-  double hottest = 0;                                      // share of the choices that the two hot experts got, at plain ep: from rows
-  double imbalance = 0;                                    // rows of the busiest rank over the mean, worst layer
-  std::map<comm::Purpose, double> between_nodes, sent;     // bytes of all ranks, in a step
-  double copies = 0;                                       // experts copied in a step
-  double wait_s = 0;                                       // for copies, of the rank that waited most
-  double predicted_bytes = 0;                              // of copies: their number times the bytes of an expert
-  int64_t peak_bytes = 0;                                  // that layers with copies held at once, of any rank
+  double imbalance = 0;                                 // rows of the busiest rank over the mean, worst layer
+  std::map<comm::Purpose, double> between_nodes, sent;  // bytes of all ranks, in a step
+  double copies = 0;                                    // experts copied in a step
+  double predicted_bytes = 0;                           // of copies: their number times the bytes of an expert
+  int64_t peak_bytes = 0;                               // that layers with copies held at once, of any rank
 };
 
 std::map<comm::Purpose, double> bytes_between(comm::World& world, bool between_nodes) {
@@ -223,16 +221,14 @@ StepBooks measure_steps(const ProofOptions& options, const StepRun& run) {
     job->engine.owned.experts = std::move(costed);
     job->engine.options.experts = job->engine.owned.experts.get();
     const auto take = [&](int steps) {
-      double copies = 0, waited = 0;
+      double copies = 0;
       for (int i = 0; i < steps; ++i) {
         const train::TakenStep taken = train::take_step(*job);
         ++job->progress.steps_done;
         job->progress.tokens_done += taken.tokens;
-        if (!job->engine.owned.copies) continue;
-        copies += static_cast<double>(job->engine.owned.copies->copies());
-        waited += std::chrono::duration<double>(job->engine.owned.copies->waited()).count();
+        if (job->engine.owned.copies) copies += static_cast<double>(job->engine.owned.copies->copies());
       }
-      return std::pair(copies, waited);
+      return copies;
     };
     set_biases(*job, run.biases.front());
     take(run.uncounted);
@@ -240,11 +236,10 @@ StepBooks measure_steps(const ProofOptions& options, const StepRun& run) {
     exchange.take_rows();
     const auto between = bytes_between(world, true), all = bytes_between(world, false);
     const auto begun = world.clock().now();
-    double copies = 0, waited = 0;
+    double copies = 0;
     for (size_t i = 0; i < run.biases.size(); ++i) {
       if (i > 0) set_biases(*job, run.biases[i]);
-      const auto [more_copies, more_waited] = take(run.steps);
-      copies += more_copies, waited += more_waited;
+      copies += take(run.steps);
     }
     world.everyone().barrier("books").wait_host();
     const double seconds = base::seconds(world.clock().now() - begun), steps = run.steps * static_cast<double>(run.biases.size());
@@ -254,13 +249,13 @@ StepBooks measure_steps(const ProofOptions& options, const StepRun& run) {
     for (const auto& [purpose, bytes] : bytes_between(world, false)) books.sent[purpose] += (bytes - all.at(purpose)) / steps;
     rows[static_cast<size_t>(world.rank())] = exchange.take_rows();
     books.copies = copies / steps;
-    books.wait_s = std::max(books.wait_s, waited / steps);
     books.predicted_bytes = books.copies * 3 * kEmbed * kExpertWidth * 4;
     if (job->engine.owned.copies) books.peak_bytes = std::max(books.peak_bytes, job->engine.owned.copies->peak_bytes());
   });
   for (size_t layer = 0; layer < static_cast<size_t>(kStepLayers); ++layer) {
     double most = 0, sum = 0;
-    for (const std::vector<int64_t>& of_rank : rows) most = std::max(most, static_cast<double>(of_rank[layer])), sum += static_cast<double>(of_rank[layer]);
+    for (const std::vector<int64_t>& of_rank : rows)
+      most = std::max(most, static_cast<double>(of_rank[layer])), sum += static_cast<double>(of_rank[layer]);
     books.imbalance = std::max(books.imbalance, most * kStepRanks / sum);
   }
   return books;
@@ -286,8 +281,8 @@ void hecate_steps(const ProofOptions& options, Findings& findings, base::Log& lo
   findings.at_most("3. bytes of rows between nodes over plain ep", 1, rows / rows_plain, 0.6);
   findings.at_most("3. the same with the copies and their gradients", 1, (rows + copies_between(copied, plain)) / rows_plain, 0.6);
   findings.at_most("3. bytes of copies sent, less those of the plan", copied.predicted_bytes,
-                   std::abs(copied.sent.at(comm::Purpose::parameter) - plain.sent.at(comm::Purpose::parameter) - copied.predicted_bytes), 0);
-  findings.at_most("3. milliseconds that a step waits for copies", copied.seconds * 1e3, copied.wait_s * 1e3, copied.seconds * 1e3 * 0.1);
+                   std::abs(copied.sent.at(comm::Purpose::parameter) - plain.sent.at(comm::Purpose::parameter) - copied.predicted_bytes),
+                   0);
 
   log.info("copies that are sent again");
   Assignments again = copying;

@@ -15,6 +15,7 @@
 #include "kernels/peak_flops.h"
 #include "model/model.h"
 #include "model/named_parameters.h"
+#include "parallel/experts/copy_memory.h"
 #include "parallel/layout/model_shard.h"
 #include "train/flops.h"
 #include "train/loss_chunks.h"
@@ -78,6 +79,13 @@ RankShare largest_share(const model::Model& model, const parallel::Plan& plan, i
 // Full copies of the weights for a reference model. With adapters only the adapters are copied, which is little.
 int64_t reference_copies(const Settings& s) { return step_method(s).needs.reference && s.adapter.rank == 0 ? 1 : 0; }
 
+// Copies of experts of a step, beside the experts that they lie with.
+int64_t copied_expert_bytes(const Planned& p) {
+  const parallel::ExpertLayoutOptions& options = p.settings.layout.expert;
+  if (options.placement != parallel::ExpertPlacement::fssdp || !parallel::places_experts(p.plan)) return 0;
+  return parallel::bytes_of_copies(parallel::copy_memory(*p.task.model, p.plan, options), options.memory_slots);
+}
+
 // The memory of the rank that holds most, from the plan and the model's cards.
 Footprint footprint_of(const Planned& p, const RankShare& share, int ranks, bool on_gpu) {
   const Settings& s = p.settings;
@@ -94,7 +102,7 @@ Footprint footprint_of(const Planned& p, const RankShare& share, int ranks, bool
   const auto of_part = [&](int64_t whole) { return static_cast<int64_t>(part * static_cast<double>(whole)); };
   Footprint f{.parameters = kept(share.elements * (bf16_master ? 2 : 4), bf16 && !bf16_master ? 1 : 3) +
                             (bf16 && !bf16_master ? kept(share.elements * 2, 3) : 0) +
-                            kept(share.elements * reference_copies(s) * (bf16 ? 2 : 4), 3),
+                            kept(share.elements * reference_copies(s) * (bf16 ? 2 : 4), 3) + copied_expert_bytes(p),
               .gradients = kept(of_part(trained_elements(model, p.rules.trained)) * gradient_bytes, 2),
               .optimizer = kept(of_part(optimizer_bytes(s, model)), 1),
               .activations = bytes_of((parallel::peak_activation_bytes(blocks, again) + ahead) * share.activations),

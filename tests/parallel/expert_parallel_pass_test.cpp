@@ -51,10 +51,13 @@ model::DecoderShape shape_of(const std::string& family) {
                               .qkv_bias = of.qkv_bias});
 }
 
+// Of all experts of a layer, in double.
+int64_t expert_bytes(const model::DecoderShape& shape) { return 8 * shape.experts.count * 3 * shape.embed * shape.experts.width; }
+
 struct StepFound {
   double loss = 0;
   mesh::NamedTensors gradients;  // whole, on rank 0
-  int64_t copies = 0;
+  int64_t copies = 0, calibrated = 0, peak_bytes = 0;
 };
 
 // `steps` times the same step: copies of experts begin with the second, when loads are known.
@@ -94,7 +97,8 @@ StepFound step_on(comm::World& world, const ExpertPassCase& c, int steps) {
                                                                     .store = store,
                                                                     .counters = world.group(world.everyone().ranks(), "counts"),
                                                                     .nodes = nodes_along(group, c.options),
-                                                                    .options = c.options});
+                                                                    .options = c.options,
+                                                                    .costs = {.compute_row = std::chrono::microseconds(1)}});
     }
     exchange = make_expert_exchange(group, c.options, copies.get());
     options.experts = exchange.get();
@@ -131,7 +135,8 @@ StepFound step_on(comm::World& world, const ExpertPassCase& c, int steps) {
                       .recompute = c.recompute};
       loss.add_(execute(pass).sum.to(at::kDouble));
     }
-    if (copies) copies->end(), found.copies = copies->copies();
+    if (copies)
+      copies->end(), found.copies = copies->copies(), found.calibrated += copies->calibrated(), found.peak_bytes = copies->peak_bytes();
     store.reducer().finish();
     world.everyone().all_reduce(loss, comm::Reduce::sum, {comm::Purpose::loss, "loss"}).wait();
     found.loss = loss.item<double>() / plan.mesh.extent("tp");
@@ -164,6 +169,11 @@ TEST_P(ExpertParallelPasses, GiveTheLossesAndGradientsOfOneRank) {
     EXPECT_NEAR(found.loss, alone.loss, 1e-10 * std::abs(alone.loss));
     if (c.options.placement == ExpertPlacement::fssdp) {
       EXPECT_GT(found.copies, 0);  // or the test shows nothing
+      EXPECT_EQ(found.calibrated > 0, c.options.calibrate);
+      // Of three layers, at most all experts of one: both stacks of weights, in double.
+      if (c.options.rematerialize) {
+        EXPECT_LE(found.peak_bytes, expert_bytes(shape_of(c.family)));
+      }
     }
     double largest = 0;
     for (const mesh::NamedTensor& one : alone.gradients) largest = std::max(largest, one.tensor.norm().item<double>());
@@ -175,6 +185,8 @@ TEST_P(ExpertParallelPasses, GiveTheLossesAndGradientsOfOneRank) {
 }
 
 const ExpertLayoutOptions kCopies{.placement = ExpertPlacement::fssdp, .memory_slots = 2};
+const ExpertLayoutOptions kCalibrated{.placement = ExpertPlacement::fssdp, .memory_slots = 3, .calibrate = true};
+const ExpertLayoutOptions kSentAgain{.placement = ExpertPlacement::fssdp, .memory_slots = 3, .calibrate = true, .rematerialize = true};
 
 INSTANTIATE_TEST_SUITE_P(
     Every, ExpertParallelPasses,
@@ -190,6 +202,9 @@ INSTANTIATE_TEST_SUITE_P(
                     ExpertPassCase{"by_node", {.ep = 4}, 4, 0, 2, {.dispatch = ExpertDispatch::hierarchical, .node_ranks = 2}},
                     ExpertPassCase{"copies_ep4", {.ep = 4}, 4, 0, 1, kCopies},
                     ExpertPassCase{"copies_dp2_ep4_zero2", {.dp = 2, .ep = 4}, 8, 2, 1, kCopies},
+                    ExpertPassCase{"calibrated_ep4", {.ep = 4}, 4, 0, 1, kCalibrated},
+                    ExpertPassCase{"sent_again_ep3_recompute", {.ep = 3}, 3, 0, 1, kSentAgain, true},
+                    ExpertPassCase{"sent_again_dp2_ep2", {.dp = 2, .ep = 2}, 4, 0, 2, kSentAgain},
                     ExpertPassCase{"copies_tp2_ep2_recompute", {.tp = 2, .ep = 2}, 4, 0, 1, kCopies, true}),
     [](const auto& c) { return c.param.name; });
 

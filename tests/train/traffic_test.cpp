@@ -218,6 +218,38 @@ TEST(StepTrafficOfPreferences, CountsTheGathersOfTheReferenceModel) {
   }
 }
 
+// Which experts tokens choose is not known beforehand: rows have an expected number, all else is exact.
+class ExpertTraffic : public testing::TestWithParam<TrafficLayout> {};
+
+TEST_P(ExpertTraffic, IsWhatTheLedgerShows) {
+  TrafficLayout c = GetParam();
+  c.family = "mixtral";
+  c.sets.insert(c.sets.end(), {"model.moe.experts=6", "model.moe.width=20", "model.moe.top_k=3"});
+  const Planned p = planned(traffic_recipe(c), c.ranks);
+  const std::vector<planner::TrafficRow> rows = planner::step_traffic(*p.task.model, p.plan, p.batch, p.rules);
+  const Bytes two = sent_in(c, 2), three = sent_in(c, 3);
+  for (int purpose = 0; purpose < comm::kPurposes; ++purpose) {
+    const auto of = static_cast<comm::Purpose>(purpose);
+    const int64_t sent = three[static_cast<size_t>(purpose)] - two[static_cast<size_t>(purpose)];
+    if (of != comm::Purpose::activation) {
+      EXPECT_EQ(planner::bytes_for(rows, of), sent) << comm::name(of);
+      continue;
+    }
+    EXPECT_GT(sent, 0);  // or the test shows nothing
+    EXPECT_NEAR(static_cast<double>(planner::bytes_for(rows, of)), static_cast<double>(sent), 0.3 * static_cast<double>(sent));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, ExpertTraffic,
+                         testing::Values(TrafficLayout{"ep2", 2, {"mesh.ep=2"}}, TrafficLayout{"ep4_uneven", 4, {"mesh.ep=4"}},
+                                         TrafficLayout{"dp2_ep2_zero1", 4, {"mesh.ep=2", "memory.zero=1"}},
+                                         TrafficLayout{"dp3_ep2_zero2", 6, {"mesh.ep=2", "memory.zero=2", "train.micro_batch=1"}},
+                                         TrafficLayout{"dp2_ep2_zero3", 4, {"mesh.ep=2", "memory.zero=3"}},
+                                         TrafficLayout{"tp2_ep2", 4, {"mesh.tp=2", "mesh.ep=2"}},
+                                         TrafficLayout{"pp2_ep2", 4, {"mesh.pp=2", "mesh.ep=2"}},
+                                         TrafficLayout{"ep3_recompute", 3, {"mesh.ep=3", "recompute.mode=full"}}),
+                         [](const auto& c) { return c.param.name; });
+
 TEST(RankBytes, AreWhatTheStoreHolds) {
   for (const TrafficLayout& c : std::vector<TrafficLayout>{{"dp", 2, {}},
                                                            {"zero1", 3, {"memory.zero=1"}},

@@ -135,8 +135,13 @@ std::string layout_in_words(const train::Planned& p) {
     line("states", fmt::format("{}, {}", base::enum_name(parallel::kLinearFormNames, plan.context.linear),
                                base::enum_name(parallel::kStateDtypeNames, plan.context.state_dtype)));
   if (parallel::places_experts(plan))
-    line("experts", fmt::format("on ranks along ep; {} way of tokens to them{}",
+    line("experts", fmt::format("on ranks along ep; {} way of tokens to them{}{}",
                                 base::enum_name(parallel::kExpertDispatchNames, p.settings.layout.expert.dispatch),
+                                p.settings.layout.expert.placement == parallel::ExpertPlacement::fssdp
+                                    ? fmt::format("; busy ones are copied for a step, up to {} of a layer to each rank (their bytes depend "
+                                                  "on the load and are not counted below)",
+                                                  p.settings.layout.expert.memory_slots)
+                                    : "",
                                 plan.zero > 0 ? "; other parameters are replicated along ep, and sharded within it" : ""));
   for (const auto& [axis, rule] : plan.sync) line(("sync " + axis).c_str(), rule);
   return out;

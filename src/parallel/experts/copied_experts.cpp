@@ -201,9 +201,8 @@ void CopiedExperts::begin() {
 // Starts the copies, unless they are there.
 void CopiedExperts::fetch(mesh::ParamId id, Copied& one) {
   if (one.values.defined()) return;
-  const mesh::Redistributed moving =
-      mesh::start_redistribute(parts_.world, store_->weights().get(id).contiguous(), *one.spread,
-                               {comm::Purpose::parameter, layers_[one.layer].block}, "expert copies");
+  const mesh::Redistributed moving = mesh::start_redistribute(parts_.world, store_->weights().get(id).contiguous(), *one.spread,
+                                                              {comm::Purpose::parameter, layers_[one.layer].block}, "expert copies");
   one.values = moving.tensor;
   one.ready = moving.ready;
   held_bytes_ += static_cast<int64_t>(one.values.nbytes());

@@ -9,8 +9,8 @@
 //   sink       gradients of all holders -> spRS: P' -> P, started by each pass -> the ordinary sink at home
 //   end        tokens of each expert, summed over all ranks as integers
 //
-// Nothing else of training knows of copies. Results are those of plain ep up to the order of sums. Between steps experts may get other homes
-// (expert_copies/reshard.h): whoever moves them with all their state calls `moved`.
+// Nothing else of training knows of copies. Results are those of plain ep up to the order of sums. Between steps experts may get other
+// homes (expert_copies/reshard.h): whoever moves them with all their state calls `moved`.
 #pragma once
 #include <chrono>
 #include <deque>
@@ -69,8 +69,8 @@ class CopiedExperts final : public RowObserver {
   mesh::Ragged calibrate(std::string_view block, std::span<const int64_t> rows) override;
   void arriving(std::string_view block, int64_t rows) override;
 
-  // Between steps: new homes by the load of the last steps, by block (expert_copies/reshard.h); those that they have where no load is known.
-  // The same on all ranks.
+  // Between steps: new homes by the load of the last steps, by block (expert_copies/reshard.h); those that they have where no load is
+  // known. The same on all ranks.
   std::vector<mesh::Ragged> planned_homes();
   std::vector<mesh::Ragged> homes() const;
   // The blocks with experts, in the order of these lists.

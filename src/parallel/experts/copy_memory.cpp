@@ -35,14 +35,19 @@ CopyMemory copy_memory(const model::Model& model, const Plan& plan, const Expert
   return memory;
 }
 
-void check_copies_fit(const CopyMemory& memory, int64_t slots, int64_t free_bytes) {
-  const int64_t of_slot = memory.layers * memory.expert_bytes;
+int64_t bytes_of_copies(const CopyMemory& memory, int64_t slots) {
   const int64_t held = std::min(slots, memory.experts - memory.own);  // there is nothing more to copy
-  const int64_t needed = (memory.own + held) * of_slot;
-  if (held <= 0 || of_slot == 0 || needed <= free_bytes) return;
+  return held > 0 ? (memory.own + held) * memory.layers * memory.expert_bytes : 0;
+}
+
+void check_copies_fit(const CopyMemory& memory, int64_t slots, int64_t free_bytes) {
+  const int64_t of_slot = memory.layers * memory.expert_bytes, held = std::min(slots, memory.experts - memory.own);
+  const int64_t needed = bytes_of_copies(memory, slots);
+  if (needed <= free_bytes) return;
   const int64_t fit = std::max<int64_t>(0, free_bytes / of_slot - memory.own);
   base::fail_input(
-      "expert.memory_slots = {}: with {} copies and {} experts of its own in each of {} layers at once, a rank needs {}, and {} are free: {} "
+      "expert.memory_slots = {}: with {} copies and {} experts of its own in each of {} layers at once, a rank needs {}, and {} are free: "
+      "{} "
       "fit. Lower it, or use expert.placement = ep.",
       slots, held, memory.own, memory.layers, base::human_bytes(needed), base::human_bytes(free_bytes), fit);
 }

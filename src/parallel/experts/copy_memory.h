@@ -19,6 +19,9 @@ struct CopyMemory {
 };
 CopyMemory copy_memory(const model::Model& model, const Plan& plan, const ExpertLayoutOptions& options);
 
+// Of a rank with so many slots, all of them in use.
+int64_t bytes_of_copies(const CopyMemory& memory, int64_t slots);
+
 // Refuses more expert.memory_slots than fit into so many bytes of a rank, and says how many do.
 void check_copies_fit(const CopyMemory& memory, int64_t slots, int64_t free_bytes);
 

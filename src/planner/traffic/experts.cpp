@@ -26,12 +26,41 @@ ExpertRowsOf experts_of(const model::Model& model, const model::Card& card) {
   return {};
 }
 
+// Once a step, with ep or without: what the metric expert_load and biases of experts follow.
+void add_loads(const TrafficCase& step, TrafficTable& table) {
+  int64_t layers = 0, experts = 0;
+  for (const auto& block : step.model.blocks())
+    if (const ExpertRowsOf of = experts_of(step.model, block->card()); of.experts > 0) ++layers, experts = of.experts;
+  const auto ranks = static_cast<int64_t>(parallel::step_group_of(step.plan, step.plan.mesh.members().front()).size());
+  if (layers == 0 || ranks == 1) return;
+  const int64_t groups = step.plan.mesh.size() / ranks;
+  table.add({.what = "tokens of each expert",
+             .axis = "all",
+             .collective = "all_reduce",
+             .shape = {layers, experts},
+             .dtype = "int64",
+             .times = groups,
+             .bytes = groups * all_reduce_bytes(layers * experts * 8, ranks),
+             .purpose = comm::Purpose::state,
+             .reason = "the load of an expert is that of all ranks"});
+}
+
+// Passes without samples, of all ranks: each runs on one sample that nothing counts, whose rows travel too.
+MicroBatches ignored_passes(const TrafficCase& step) {
+  int64_t passes = step.extent(parallel::kSampleAxes) * step.max_passes;
+  for (const MicroBatches& of : step.micro_batches) passes -= of.times;
+  return {.samples = 1, .recomputed = step.rules.recompute_last, .times = passes};
+}
+
 }  // namespace
 
 bool has_experts(const model::Model& model, const model::Card& card) { return experts_of(model, card).experts > 0; }
 
 void add_expert_parallel(const TrafficCase& step, TrafficTable& table) {
+  add_loads(step, table);
   if (!parallel::places_experts(step.plan)) return;
+  std::vector<MicroBatches> micro_batches = step.micro_batches;
+  if (const MicroBatches ignored = ignored_passes(step); ignored.times > 0) micro_batches.push_back(ignored);
   const int64_t ep = step.extent("ep"), groups = step.plan.mesh.size() / (ep * step.extent("pp"));
   const int64_t top_k = model::parse_config(step.model.config_json(), "the model").experts.top_k;
   const auto recomputes = [&](size_t block) {
@@ -54,7 +83,7 @@ void add_expert_parallel(const TrafficCase& step, TrafficTable& table) {
                .bytes = groups * forwards * gather_bytes(counts * 8, ep),
                .purpose = comm::Purpose::control,
                .reason = "every rank knows how many rows travel before one does"});
-    for (const MicroBatches& batch : step.micro_batches) {
+    for (const MicroBatches& batch : micro_batches) {
       const int64_t rows = batch.samples * step.batch.rows * step.batch.length * top_k;
       const int64_t bytes = rows * of.width * step.element_bytes() * (ep - 1) / ep;
       const auto add = [&](const char* when, int64_t times) {

@@ -114,13 +114,13 @@ void settle_context(Job& job, comm::World& world) {
   job.engine.context = plan.context;
   if (world.rank() != 0) return;
   if (!why.empty()) world.log().info("context.form = auto: {}", why);
-  const std::string linear = parallel::describe_linear_context(plan, *job.engine.model,
-                                                               {.sequences = batch.sequences,
-                                                                .length = batch.length,
-                                                                .chunk = s.model.chunk,
-                                                                .links = world.transport().link_facts(plan.mesh.peers(0, "cp")),
-                                                                .flops_per_s = links.flops_per_s > 0 ? links.flops_per_s
-                                                                                                     : usual_flops(job.config.device)});
+  const std::string linear =
+      parallel::describe_linear_context(plan, *job.engine.model,
+                                        {.sequences = batch.sequences,
+                                         .length = batch.length,
+                                         .chunk = s.model.chunk,
+                                         .links = world.transport().link_facts(plan.mesh.peers(0, "cp")),
+                                         .flops_per_s = links.flops_per_s > 0 ? links.flops_per_s : usual_flops(job.config.device)});
   if (linear.empty()) return;
   world.log().info("{}", linear);
   if (plan.context.state_dtype == model::StateDtype::bf16)
@@ -151,6 +151,8 @@ void place_experts(Job& job, comm::World& world) {
   const parallel::ExpertLayoutOptions& options = job.config.settings.layout.expert;
   const bool compresses = options.compress != parallel::ExpertCompress::none;
   if (!parallel::places_experts(plan)) {
+    if (options.placement == parallel::ExpertPlacement::fssdp && world.rank() == 0)
+      world.log().warn("expert.placement = fssdp: every rank has all experts, so none are copied. Set mesh.ep.");
     if (compresses && world.rank() == 0)
       world.log().warn("expert.compress = lsh: every rank has all experts, so no rows travel and none are compressed. Set mesh.ep.");
     return;
@@ -184,8 +186,7 @@ void check_copies(const Job& job, comm::World& world) {
   const parallel::Plan& plan = job.config.plan;
   const parallel::ExpertLayoutOptions& options = job.config.settings.layout.expert;
   if (options.placement != parallel::ExpertPlacement::fssdp || !parallel::places_experts(plan)) return;
-  const int64_t free =
-      job.config.device.is_cuda() ? kernels::free_memory_bytes(job.config.device) : base::available_bytes() / world.size();
+  const int64_t free = job.config.device.is_cuda() ? kernels::free_memory_bytes(job.config.device) : base::available_bytes() / world.size();
   parallel::check_copies_fit(parallel::copy_memory(*job.engine.model, plan, options), options.memory_slots, free);
 }
 

@@ -200,9 +200,8 @@ std::string run_in_words(const Planned& p, const Start& start, int64_t keepers) 
   const model::Model& model = *p.task.model;
   const StepNeeds& needs = step_method(s).needs;
   const int64_t tokens = s.train.global_batch * p.batch.rows * p.batch.length;
-  const double work =
-      (needs.forward_passes ? needs.forward_passes(s) : 3) * forward_flops_per_token(model, p.batch.length) *
-      static_cast<double>(tokens / std::max<int64_t>(1, model.positions()));
+  const double work = (needs.forward_passes ? needs.forward_passes(s) : 3) * forward_flops_per_token(model, p.batch.length) *
+                      static_cast<double>(tokens / std::max<int64_t>(1, model.positions()));
   std::string out = "dry run: nothing is trained or written\n";
   add_line(out, "model",
            fmt::format("{}, {} parameters in {} tensors", s.model.kind, base::human_count(static_cast<double>(model.elements())),

@@ -1,6 +1,7 @@
 // Every row of the list of features that do not work together, as a recipe that uses both.
 #include "train/features.h"
 
+#include <algorithm>
 #include <functional>
 
 #include <gmock/gmock.h>
@@ -77,10 +78,11 @@ const Use& use_of(Feature feature) {
   throw std::logic_error("a feature in the list of conflicts has no recipe here: add one");
 }
 
-// There is one rule along dp; adapters need a pretrained model, and copies of experts one with experts.
+// No rule along dp decides on the host yet; adapters need a pretrained model, copies of experts one with experts, and answers a reference.
 bool has_no_recipe(Feature feature) {
-  return feature == Feature::host_sync || feature == Feature::dp_rule || feature == Feature::adapters_behind || feature == Feature::fssdp ||
-         feature == Feature::reshard;
+  constexpr Feature kWithout[] = {Feature::host_sync, Feature::dp_rule, Feature::adapters_behind, Feature::fssdp,
+                                  Feature::reshard,   Feature::pairs,   Feature::rollouts};
+  return std::ranges::find(kWithout, feature) != std::end(kWithout);
 }
 
 std::string refusal_by(const std::function<void()>& act) {

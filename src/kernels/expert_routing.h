@@ -20,7 +20,12 @@ struct ExpertOrder {
 };
 ExpertOrder order_by_expert(const at::Tensor& ids /*int64 [tokens, k]*/, int64_t experts);
 
+// Row t is the sum over k of weights[t, k] rows[places[t, k]], in the order of k; without weights a plain sum. A new tensor [tokens, d] in
+// the rows' precision. places int64 [tokens, k], weights [tokens, k] or undefined.
+at::Tensor gather_sum(const at::Tensor& rows, const at::Tensor& places, const at::Tensor& weights = {});
+
 namespace reference {
+at::Tensor gather_sum(const at::Tensor& rows, const at::Tensor& places, const at::Tensor& weights = {});
 at::Tensor top_k(const at::Tensor& scores, int64_t k);
 ExpertOrder order_by_expert(const at::Tensor& ids, int64_t experts);
 }  // namespace reference

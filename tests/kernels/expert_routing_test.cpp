@@ -53,5 +53,25 @@ TEST(OrderByExpert, EqualsAStableSort) {
   }
 }
 
+// Against a loop in double, with an odd width, places that repeat, and rows that nobody wants.
+TEST(GatherSum, AddsTheRowsAtThePlacesOfEachToken) {
+  for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
+    const at::Tensor rows = at::randn({9, 37}).to(type), weights = at::rand({5, 3}).to(type);
+    const at::Tensor places = at::randint(0, 9, {5, 3}, at::kLong);
+    const at::Tensor weighted = gather_sum(rows, places, weights), plain = gather_sum(rows, places);
+    for (int64_t t = 0; t < 5; ++t)
+      for (int64_t j = 0; j < 37; ++j) {
+        double sum = 0, weighted_sum = 0;
+        for (int64_t k = 0; k < 3; ++k) {
+          const double value = rows[places[t][k].item<int64_t>()][j].item<double>();
+          sum += value, weighted_sum += weights[t][k].item<double>() * value;
+        }
+        EXPECT_NEAR(plain[t][j].item<double>(), sum, 1e-5);
+        EXPECT_NEAR(weighted[t][j].item<double>(), weighted_sum, 1e-5);
+      }
+  }
+  EXPECT_EQ(gather_sum(at::zeros({0, 4}), at::zeros({0, 2}, at::kLong)).size(0), 0);
+}
+
 }  // namespace
 }  // namespace cairn::kernels

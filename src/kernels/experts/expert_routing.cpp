@@ -75,7 +75,43 @@ ExpertOrder order_by_expert(const at::Tensor& ids, int64_t experts) {
   return {slots, places, RowGroups(counts)};
 }
 
+at::Tensor gather_sum(const at::Tensor& rows, const at::Tensor& places, const at::Tensor& weights) {
+  const bool fast = rows.is_cpu() && rows.scalar_type() == at::kFloat && rows.is_contiguous();
+  if (!fast) return reference::gather_sum(rows, places, weights);
+  const int64_t tokens = places.size(0), k = places.size(1), d = rows.size(1);
+  const at::Tensor scale = weights.defined() ? weights.to(at::kFloat).contiguous() : at::Tensor(),
+                   y = at::empty({tokens, d}, rows.options());
+  const float* const from = rows.const_data_ptr<float>();
+  const float* const by = scale.defined() ? scale.const_data_ptr<float>() : nullptr;
+  const at::Tensor where = places.contiguous();
+  const int64_t* const at = where.const_data_ptr<int64_t>();
+  float* const into = y.mutable_data_ptr<float>();
+  parallel_rows(tokens, kRowsAtOnce / 4, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      float* const to = into + t * d;
+      for (int64_t i = 0; i < k; ++i) {
+        const float* const row = from + at[t * k + i] * d;
+        const float weight = by ? by[t * k + i] : 1;
+        if (i == 0) {
+#pragma omp simd
+          for (int64_t j = 0; j < d; ++j) to[j] = weight * row[j];
+        } else {
+#pragma omp simd
+          for (int64_t j = 0; j < d; ++j) to[j] += weight * row[j];
+        }
+      }
+    }
+  });
+  return y;
+}
+
 namespace reference {
+
+at::Tensor gather_sum(const at::Tensor& rows, const at::Tensor& places, const at::Tensor& weights) {
+  const at::Tensor gathered = rows.index_select(0, places.reshape({-1})).view({places.size(0), places.size(1), rows.size(1)});
+  if (!weights.defined()) return gathered.sum(1);
+  return at::matmul(weights.to(rows.scalar_type()).unsqueeze(1), gathered).squeeze(1);
+}
 
 at::Tensor top_k(const at::Tensor& scores, int64_t k) {
   const double least = -std::numeric_limits<double>::infinity(), most = std::numeric_limits<double>::infinity();

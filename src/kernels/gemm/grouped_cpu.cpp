@@ -1,8 +1,10 @@
 // Grouped products: which kernel computes one, and those on the CPU. There the tiles of all groups are one list of tasks: a thread that is
-// done takes the next tile, whichever group it belongs to, and multiplies it with one serial call of the BLAS inside libtorch. So many small
-// groups keep all threads busy, where one product after the other would start and end a parallel region for each.
+// done takes the next tile, whichever group it belongs to, and multiplies it with one serial call of the BLAS inside libtorch. So many
+// small groups keep all threads busy, where one product after the other would start and end a parallel region for each.
 #include <algorithm>
 #include <vector>
+
+#include <ATen/Parallel.h>
 
 #include "base/check.h"
 #include "kernels/aten.h"
@@ -17,9 +19,10 @@ namespace cairn::kernels {
 namespace {
 
 constexpr int64_t kFewRows = 4;           // up to so many rows of a group read the weight once, in place
-constexpr int64_t kProductRows = 192;     // of a product of many rows: enough to pay for packing the weight again
+constexpr int64_t kProductRows = 192;     // of a product of many rows, at least: enough to pay for packing the weight again
 constexpr int64_t kFewRowsOutputs = 256;  // outputs of a task of few rows
-constexpr int64_t kTileOutputs = 128;     // rows of a weight gradient that are a task
+constexpr int64_t kTileOutputs = 128;     // rows of a weight gradient that are a task, at least
+constexpr int64_t kTasksPerThread = 4;    // together: a large product is faster than its parts, but threads should end together
 
 // A part of one group's product: rows [begin, begin + count) and outputs [first, first + outputs).
 struct GroupTile {
@@ -41,6 +44,12 @@ std::vector<GroupRows> rows_of_groups(const RowGroups& groups, int64_t rows) {
   return all;
 }
 
+// Into how many tasks a group of `count` rows of `all` is cut, at most `most`.
+int64_t pieces_of(int64_t count, int64_t all, int64_t most) {
+  const int64_t wanted = kTasksPerThread * at::get_num_threads();
+  return std::clamp<int64_t>((wanted * count + all / 2) / all, 1, std::max<int64_t>(most, 1));
+}
+
 // Rows in equal tiles; a group of few rows in ranges of outputs.
 std::vector<GroupTile> row_tiles(const RowGroups& groups, int64_t rows, int64_t outputs) {
   std::vector<GroupTile> tiles;
@@ -51,7 +60,7 @@ std::vector<GroupTile> row_tiles(const RowGroups& groups, int64_t rows, int64_t 
         tiles.push_back({one.group, one.begin, one.count, first, std::min(kFewRowsOutputs, outputs - first)});
       continue;
     }
-    const int64_t pieces = (one.count + kProductRows - 1) / kProductRows;
+    const int64_t pieces = pieces_of(one.count, rows, one.count / kProductRows);
     for (int64_t i = 0; i < pieces; ++i) {
       const int64_t from = one.count * i / pieces, to = one.count * (i + 1) / pieces;
       tiles.push_back({one.group, one.begin + from, to - from, 0, outputs});
@@ -120,8 +129,11 @@ void grouped_linear_backward_weight(const at::Tensor& dw, const at::Tensor& dy, 
   std::vector<GroupTile> tiles;
   for (const GroupRows& one : rows_of_groups(groups, x.size(0))) {
     if (one.count == 0 && accumulate) continue;
-    for (int64_t first = 0; first < dw.size(1); first += kTileOutputs)
-      tiles.push_back({one.group, one.begin, one.count, first, std::min(kTileOutputs, dw.size(1) - first)});
+    const int64_t pieces = pieces_of(one.count, std::max<int64_t>(x.size(0), 1), dw.size(1) / kTileOutputs);
+    for (int64_t i = 0; i < pieces; ++i) {
+      const int64_t from = dw.size(1) * i / pieces, to = dw.size(1) * (i + 1) / pieces;
+      tiles.push_back({one.group, one.begin, one.count, from, to - from});
+    }
   }
   const int ldx = static_cast<int>(x.stride(0)), ldy = static_cast<int>(dy.stride(0)), in = static_cast<int>(dw.size(2));
   parallel_tasks(static_cast<int64_t>(tiles.size()), [&](int64_t task, int) {

@@ -61,8 +61,8 @@ class MoeBlock final : public Block, public RoutedBlock {
     const ExpertRows returned = route->combine(products.out);
     returned.ready.wait();
 
-    const at::Tensor by_token = returned.rows.index_select(0, order.places.view({-1})).view({in.size(0), experts_.top_k, in.size(1)});
-    const at::Tensor y = weighted_sum(by_token, routing.weights, shared);
+    at::Tensor y = kernels::gather_sum(returned.rows, order.places, routing.weights);
+    if (shared.defined()) y = y.add_(shared);
     apply_dropout(y, dropout_, call, io_.name);
     values.put(io_.writes, y.add_(rows(x)).view(x.sizes()));
     if (!keep) return;
@@ -71,7 +71,7 @@ class MoeBlock final : public Block, public RoutedBlock {
     sequences.save(*keep);
     keep->put("weights", routing.weights), keep->put("slots", order.slots), keep->put("places", order.places);
     keep->put("counts", order.groups.counts()), keep->put("local_counts", groups.counts());
-    keep->put("rows", sent.rows), keep->put("up", products.up), keep->put("results", by_token);
+    keep->put("rows", sent.rows), keep->put("up", products.up), keep->put("results", returned.rows);
     route->save(*keep);
   }
 
@@ -84,9 +84,11 @@ class MoeBlock final : public Block, public RoutedBlock {
     const std::unique_ptr<ExpertRoute> route = exchange(call).resume(request(kernels::RowGroups(saved.take("counts"))), saved, call);
 
     const at::Tensor of_slots = weights.to(dbranch.scalar_type()).reshape({-1}).index_select(0, slots).unsqueeze(1);
-    const ExpertRows dresults = route->combine_backward(dbranch.index_select(0, slots.floor_divide(experts_.top_k)).mul_(of_slots));
+    const at::Tensor by_slot = dbranch.index_select(0, slots.floor_divide(experts_.top_k));
+    const at::Tensor dots = at::matmul(saved.take("results").unsqueeze(1), by_slot.unsqueeze(2)).view({-1});
+    const ExpertRows dresults = route->combine_backward(by_slot.mul_(of_slots));
     // While these travel: the router and the shared expert.
-    const at::Tensor dweights = at::matmul(saved.take("results"), dbranch.unsqueeze(2)).squeeze(2);
+    const at::Tensor dweights = dots.index_select(0, places.view({-1})).view(places.sizes());
     const at::Tensor dlogits = router_.logits_gradient(dweights, saved, call, io_.name);
     const at::Tensor dshared = shared_backward(dbranch, in, saved, call);
     dresults.ready.wait();
@@ -100,7 +102,7 @@ class MoeBlock final : public Block, public RoutedBlock {
     const ExpertRows back = route->dispatch_backward(drows);
     back.ready.wait();
 
-    at::Tensor din = back.rows.index_select(0, places.view({-1})).view({in.size(0), experts_.top_k, in.size(1)}).sum(1);
+    at::Tensor din = kernels::gather_sum(back.rows, places);
     if (dshared.defined()) din = din.add_(dshared);
     router_.add_input_gradient(din, dlogits, call);
     norm_backward(gradients, saved, dy, din.view(x.sizes()), call);

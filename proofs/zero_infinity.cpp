@@ -57,7 +57,7 @@ base::Recipe tiers_recipe(const ProofOptions& options, const Sets& sets) {
     last = false
     [eval]
     every = 0
-    samples = 0
+    samples = 5
   )",
                                             "zero-infinity");
   recipe.set("train.seed", static_cast<int64_t>(options.seed), "--seed");

@@ -129,7 +129,7 @@ void transformers_row(const BenchOptions& options, std::vector<BenchRow>& rows, 
   train_with_cairn(options, run,
                    {"train.steps=1", "data.vocab=4096", "model.kind=qwen3_moe", "model.embed=256", "model.layers=4", "model.heads=4",
                     "model.kv_heads=2", "model.head_dim=64", "model.moe.experts=8", "model.moe.top_k=2", "model.moe.width=256",
-                    "model.tied=false", "data.length=64", "train.global_batch=2"});
+                    "model.tied=false", fmt::format("data.length={}", kMoeLength), "train.global_batch=2"});
   const ProcessResult exported = run_program({options.program, "snapshot", "export", run, "--out", folder}, options.scratch + "/cairn.log");
   if (exported.exit_code != 0) base::fail_input("the export failed: {}", exported.output);
   const int64_t steps = options.steps > 0 ? options.steps : 6;

@@ -18,7 +18,7 @@
 #include "comm/world.h"
 #include "kernels/aten.h"
 #include "study/claims.h"
-#include "study/process.h"
+#include "study/forked_ranks.h"
 #include "train/build.h"
 #include "train/layout_trace.h"
 #include "train/take_step.h"
@@ -157,46 +157,39 @@ std::string refusal(const ProofOptions& options, const Sets& sets) {
   return {};
 }
 
-// The peak of a process that trains so, and whether it ended well.
-ProcessResult trained_apart(const ProofOptions& options, const std::string& name, Sets sets) {
-  const fs::path file = fs::path(options.scratch) / (name + ".toml"), run = fs::path(options.scratch) / name;
-  sets.push_back("train.steps=3");
-  base::Recipe recipe = tiers_recipe(options, sets);
-  std::ofstream(file) << recipe.resolved_toml();
-  return run_program({"env", "CAIRN_CACHE=" + options.scratch + "/cache", options.program, "train", file.string(), "--out", run.string()},
-                     (fs::path(options.scratch) / (name + ".txt")).string());
+// How much the resident memory of a process grows at most that builds such a run and takes three steps, in MiB; and its state.
+std::pair<double, double> growth(const ProofOptions& options, const Sets& sets) {
+  const auto found = on_forked_ranks(1, std::nullopt, options.scratch, [&](comm::World& world) {
+    std::ofstream("/proc/self/clear_refs") << "5";  // the peak begins here
+    const auto before = static_cast<double>(base::resident_bytes());
+    const auto job = train::build(world, tiers_recipe(options, sets), train::Start(), {});
+    for (int i = 0; i < 3; ++i) {
+      train::take_step(*job);
+      ++job->progress.steps_done;
+    }
+    return std::vector<double>{(static_cast<double>(base::peak_resident_bytes()) - before) / kMiB,
+                               16.0 * static_cast<double>(job->engine.model->elements()) / kMiB};
+  });
+  return {found[0][0], found[0][1]};
 }
 
 // 2. State of four times the device budget.
 void capacity(const ProofOptions& options, Findings& findings, base::Log& log) {
   log.info("2. a model whose state is four times the device budget");
-  constexpr double kDevice = 80, kHost = 160;  // MiB
-  const Sets budgets = large("80MiB", "160MiB");
+  constexpr double kDevice = 75, kHost = 160;  // MiB
+  const Sets budgets = large("75MiB", "160MiB");
   const std::string refused = refusal(options, budgets);
   log.info("2. without tiers: {}", refused);
   findings.at_least("2. without tiers it is refused at the start, with numbers", 0,
-                    refused.find("memory.device_budget = 80.0 MiB: the device (") != std::string::npos ? 1 : 0, 1);
+                    refused.find("memory.device_budget = 75.0 MiB: the device (") != std::string::npos ? 1 : 0, 1);
   Sets sets = budgets;
   for (const std::string& one : tiers("disk", "disk", "disk")) sets.push_back(one);
-  double state = 0;
-  on_ranks(1, [&](comm::World& world) {
-    const auto job = train::build(world, tiers_recipe(options, sets), train::Start(), {});
-    state = 16.0 * static_cast<double>(job->engine.model->elements()) / kMiB;
-    train::take_step(*job);
-  });
-  findings.at_least("2. state (16 bytes a parameter), in device budgets", kDevice, state / kDevice, 4);
-  if (options.program.empty()) {
-    findings.skip("2. resident memory", "needs the program itself");
-    return;
-  }
-  Sets small = tiers("device", "device", "device");
-  const ProcessResult base = trained_apart(options, "small", small), tiered = trained_apart(options, "tiered", sets);
-  log.info("2. peak memory: {:.0f} MiB with tiers, {:.0f} MiB of a small model", static_cast<double>(tiered.peak_bytes) / kMiB,
-           static_cast<double>(base.peak_bytes) / kMiB);
-  if (tiered.exit_code != 0) log.warn("{}", tiered.output);
-  findings.at_most("2. with tiers it trains: exit code", 0, tiered.exit_code + base.exit_code, 0);
+  const auto [tiered, state] = growth(options, sets);
+  const double small = growth(options, {}).first;
+  log.info("2. resident memory grows by {:.0f} MiB with tiers, by {:.0f} MiB with a small model", tiered, small);
+  findings.at_least("2. with tiers it trains: state (16 bytes a parameter), in device budgets", kDevice, state / kDevice, 4);
   findings.at_most("2. resident memory beyond that of a small model, of both budgets", kDevice + kHost,
-                   static_cast<double>(tiered.peak_bytes - base.peak_bytes) / kMiB / (kDevice + kHost), 1.2);
+                   (tiered - small) / (kDevice + kHost), 1.2);
 }
 
 // Bytes that this process has moved to or from disks.
@@ -275,21 +268,27 @@ void overlap(const ProofOptions& options, Findings& findings, base::Log& log) {
   on_ranks(1, [&](comm::World& world) {
     const auto built = [&](const base::Recipe& recipe) { return Stepping{train::build(world, recipe, train::Start(), {})}; };
     Stepping memory = built(with({}));
-    for (int i = 0; i < 5; ++i) memory.step();
-    // A forward pass is a third of a micro-batch; the head and the embedding are small beside the layers.
-    const double forward_s = memory.seconds() / (3 * kMicroBatches * kLayers);
-    const double layer_bytes = 4 * (4 * 256.0 * 256 + 3 * 256.0 * 1024);
-    const std::string rate = fmt::format("memory.disk_read_mib_s={}", layer_bytes / kMiB / forward_s);
-    log.info("4. a layer's forward pass takes {:.1f} ms: {}", 1e3 * forward_s, rate);
-    Stepping ahead = built(with({"memory.parameters=disk", rate, "memory.read_ahead=3"}));
-    Stepping none = built(with({"memory.parameters=disk", rate, "memory.read_ahead=0", "memory.prefetch_blocks=0"}));
-    memory.steps_s.clear();
-    for (int i = 0; i < (options.full ? 12 : 7); ++i)
-      for (Stepping* one : {&memory, &ahead, &none}) one->step();
-    log.info("4. step: in memory {:.2f} s, read ahead {:.2f} s, read when needed {:.2f} s", memory.seconds(), ahead.seconds(),
-             none.seconds());
-    findings.at_most("4. read as long as compute: step, of that in memory", memory.seconds(), ahead.seconds() / memory.seconds(), 1.25);
-    findings.at_least("4. the same without reading ahead", memory.seconds(), none.seconds() / memory.seconds(), 1.6);
+    double ahead_s = 0, none_s = 0, memory_s = 0;
+    for (int attempt = 0; attempt < 3; ++attempt) {
+      memory.steps_s.clear();
+      for (int i = 0; i < 7; ++i) memory.step();
+      const double calibrated_s = memory.seconds();
+      // A forward pass is a third of a micro-batch; the head and the embedding are small beside the layers.
+      const double forward_s = calibrated_s / (3 * kMicroBatches * kLayers);
+      const double layer_bytes = 4 * (4 * 256.0 * 256 + 3 * 256.0 * 1024);
+      const std::string rate = fmt::format("memory.disk_read_mib_s={}", layer_bytes / kMiB / forward_s);
+      log.info("4. a layer's forward pass takes {:.1f} ms: {}", 1e3 * forward_s, rate);
+      Stepping ahead = built(with({"memory.parameters=disk", rate, "memory.read_ahead=3"}));
+      Stepping none = built(with({"memory.parameters=disk", rate, "memory.read_ahead=0", "memory.prefetch_blocks=0"}));
+      memory.steps_s.clear();
+      for (int i = 0; i < (options.full ? 12 : 7); ++i)
+        for (Stepping* one : {&memory, &ahead, &none}) one->step();
+      memory_s = memory.seconds(), ahead_s = ahead.seconds(), none_s = none.seconds();
+      log.info("4. step: in memory {:.2f} s, read ahead {:.2f} s, read when needed {:.2f} s", memory_s, ahead_s, none_s);
+      if (std::abs(memory_s / calibrated_s - 1) < 0.1) break;  // else the machine has changed its pace, and the rate is another
+    }
+    findings.at_most("4. read as long as compute: step, of that in memory", memory_s, ahead_s / memory_s, 1.25);
+    findings.at_least("4. the same without reading ahead", memory_s, none_s / memory_s, 1.6);
   });
 }
 
@@ -324,8 +323,8 @@ void partitions(const ProofOptions& options, Findings& findings, base::Log& log)
 }  // namespace
 
 void prove_zero_infinity(const ProofOptions& options, Findings& findings, base::Log& log) {
+  capacity(options, findings, log);  // before this process has memory to give away
   mixtures(options, findings, log);
-  capacity(options, findings, log);
   bytes(options, findings, log);
   overlap(options, findings, log);
   partitions(options, findings, log);

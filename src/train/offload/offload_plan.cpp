@@ -85,13 +85,13 @@ RankOutline outline_of(const Settings& s, const model::Model& model, const paral
 std::vector<MovedGroup> groups_of(const Settings& s, RankOutline& outline) {
   if (!step_method(s).needs.optimizer) return {};
   assign_groups(outline.pieces, outline.units_of, s.layout.memory.group_elements);
-  CountedStateMemory counted;
+  CountedStateMemory sizes;
   std::vector<MovedGroup> groups;
   for (size_t i = 0; i < outline.pieces.size(); ++i)
     if (groups.empty() || outline.pieces[i].group != outline.pieces[i - 1].group)
       groups.push_back({outline.pieces[i].name, outline.units_of[i]});
-  (void)optim::make_optimizer(s.optim, outline.pieces, &counted);
-  for (size_t i = 0; i < groups.size(); ++i) groups[i].optimizer = counted.of_group[static_cast<int64_t>(i)];
+  (void)optim::make_optimizer(s.optim, outline.pieces, &sizes);
+  for (size_t i = 0; i < groups.size(); ++i) groups[i].optimizer = sizes.of_group[static_cast<int64_t>(i)];
   return groups;
 }
 

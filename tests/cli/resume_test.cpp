@@ -61,7 +61,10 @@ TEST(ResumedRecipe, KnowsOfEveryKeyWhetherItIsAPath) {
                                     "data.ignore",
                                     "data.label",
                                     "model.adapter.targets",
-                                    "model.hyperbolic.graph"};
+                                    "model.hyperbolic.graph",
+                                    "memory.device_budget",
+                                    "memory.host_budget",
+                                    "memory.disk_budget"};
   std::set<std::string> paths, others;
   for (const base::Section& section : train::recipe_sections())
     for (const base::Entry& entry : section.entries) {
@@ -72,10 +75,10 @@ TEST(ResumedRecipe, KnowsOfEveryKeyWhetherItIsAPath) {
       if (text && entry.check.kind == base::Check::Kind::any) others.insert(key);
     }
   EXPECT_EQ(others, words);
-  EXPECT_THAT(paths,
-              testing::ElementsAre("data.path", "data.sources", "data.subset", "data.template", "data.test_file", "data.tokenizer_file",
-                                   "model.adapter.from", "model.attention.pattern_file", "model.from", "model.lora.from",
-                                   "model.parscale.from", "pipeline.csv", "retrieval.teacher", "sampler.clusters"));
+  EXPECT_THAT(
+      paths, testing::ElementsAre("data.path", "data.sources", "data.subset", "data.template", "data.test_file", "data.tokenizer_file",
+                                  "memory.disk_path", "model.adapter.from", "model.attention.pattern_file", "model.from", "model.lora.from",
+                                  "model.parscale.from", "pipeline.csv", "retrieval.teacher", "sampler.clusters"));
 }
 
 TEST(ResumedRecipe, MovesRelativePathsAlone) {

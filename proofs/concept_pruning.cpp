@@ -212,8 +212,8 @@ void own_texts(const ProofOptions& options, Findings& findings, base::Log& log) 
   write_texts(folder / "texts.jsonl", texts);
   train_model(
       options, folder, "base",
-      {"model.layers=2", "model.embed=64", "model.heads=4", "model.kv_heads=4", "model.mlp=172", "data.vocab=1024", "data.length=128",
-       "train.steps=150", "train.global_batch=16", "optim.learning_rate=3e-3", "eval.fraction=0", "data.path=texts.jsonl"});
+      {"model.layers=2", "model.embed=128", "model.heads=4", "model.kv_heads=4", "model.mlp=344", "data.vocab=1024", "data.length=128",
+       "train.steps=300", "train.global_batch=16", "optim.learning_rate=3e-3", "eval.fraction=0", "data.path=texts.jsonl"});
   const auto dedup = [&](const std::string& pool, const std::vector<std::string>& more, const std::string& out) {
     std::vector<std::string> arguments{"dedup",      "--data", pool + ".jsonl", "--model",     "base", "--pooling", "mean",
                                        "--clusters", "1",      "--index",       out + "-index"};

@@ -267,7 +267,8 @@ void dense_copies(const ProofOptions& options, const MarkovRuns& runs, const fs:
   constexpr int64_t kSteps = 50;
   const base::Recipe recipe = runs.recipe(base, kSteps,
                                           adapter_keys("mosa", {"model.adapter.consistency=0", "model.adapter.dropout=0", "eval.every=0",
-                                                                "train.global_batch=8", "optim.max_grad_norm=0"}),
+                                                                "train.global_batch=8", "optim.max_grad_norm=0",
+                                                                "optim.eps=1e-5"}),  // a gradient of rounding alone is no step
                                           options.seed);
   Tensors first;
   const train::RunHooks hooks{.at_begin =

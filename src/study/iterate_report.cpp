@@ -51,8 +51,8 @@ void read_iterate_state(IterateResult& result, const std::filesystem::path& path
         round.scores.push_back(score.is_null() ? std::numeric_limits<double>::quiet_NaN() : score.get<double>());
       result.rounds.push_back(std::move(round));
     }
-  } catch (const base::Json::exception& error) {
-    base::fail_corrupt(path.string(), error.what());
+  } catch (const base::Json::exception&) {
+    base::fail_corrupt(path.string(), "values are missing, or of another kind");
   }
 }
 

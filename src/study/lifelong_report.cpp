@@ -93,8 +93,8 @@ LifelongState read_lifelong_state(const std::filesystem::path& path) {
                                  .entropy = cluster.at("entropy").get<std::vector<double>>()});
       result.steps.push_back(std::move(step));
     }
-  } catch (const base::Json::exception& error) {
-    base::fail_corrupt(path.string(), error.what());
+  } catch (const base::Json::exception&) {
+    base::fail_corrupt(path.string(), "values are missing, or of another kind");
   }
   return state;
 }
